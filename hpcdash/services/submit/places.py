@@ -154,6 +154,10 @@ def _request_keys(given: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("cpus is for jobs without GPUs", "Use cpus-per-gpu.")
     nodes = counts.get("nodes", 0)
     slots = counts.get("gpus") or counts.get("cpus") or nodes or 1
+    if nodes > slots:
+        raise UsageError(
+            f"nodes: {nodes} are more than the {'GPUs' if 'gpus' in counts else 'CPUs'}, {slots}"
+        )
     needs_gpu = "gpus" in counts or bool({"gpu_type", "gpu_mem", "needs"} & given.keys())
     keys: dict[str, Any] = {
         "command": "true",
@@ -290,6 +294,11 @@ def _judge(
     store = session.store
     now = store.clock.now()
     nodes = [] if node_table is None else node_table.select(NODE_COLUMNS).to_pylist()
+    queue_table = store.table(Kind.QUEUES)
+    pending = {}
+    if queue_table is not None:
+        names = queue_table["name"].to_pylist()
+        pending = dict(zip(names, queue_table["jobs_pending"].to_pylist(), strict=True))
     known_waits = store.archive.known_waits()
     places = []
     for queue in offers.queues:
@@ -320,9 +329,17 @@ def _judge(
                 and place.room.is_free_now
                 and not store.backend.submit.estimates_starts
             ):
-                found = replace(found, starts_at_epoch=now, estimated_by="free nodes")
+                found = _without_estimate(found, pending.get(queue.name), now)
             places.append(found)
     return places
+
+
+def _without_estimate(place: Place, pending: int | None, now: float) -> Place:
+    """Return a place with free nodes where the scheduler estimates no start."""
+    if pending:
+        are = "is" if pending == 1 else "are"
+        return replace(place, reason=f"{place.reason}, but {counted(pending, 'job')} {are} pending")
+    return replace(place, starts_at_epoch=now, estimated_by="free nodes")
 
 
 def shape_demand(

@@ -134,7 +134,7 @@ class PlacesView(TableView):
     def row_hint(self, row: Mapping[str, Any]) -> str:
         parts = [f"queue {row['queue']}", *filter(None, (row["reason"], row["sooner"]))]
         if row["starts_at"] is not None:
-            parts.append(f"{row['estimated_by']}'s estimate")
+            parts.append(f"estimate: {row['estimated_by']}")
         elif row["wait_seconds"] is not None:
             most = format_span(row["most_wait_seconds"])
             parts.append(f"80% of similar jobs started within {most}")

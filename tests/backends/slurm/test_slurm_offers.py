@@ -43,8 +43,14 @@ def test_the_default_account_comes_first_and_its_default_qos() -> None:
 def test_an_account_with_an_association_a_partition_is_one_with_the_qos_of_all() -> None:
     printed = b"alice|chem|chem|main|normal|\nalice|chem|chem|gpu|gpu|\n"
     assert parse_associations(answered(printed, argv=SACCTMGR)).offers == (
-        AccountOffer("chem", True, ("normal", "gpu")),
+        AccountOffer("chem", True, ("normal", "gpu"), queues=("gpu", "main")),
     )
+
+
+def test_an_account_with_an_association_for_all_partitions_may_be_charged_in_any() -> None:
+    printed = b"alice|chem|chem||normal|\nalice|chem|chem|gpu|gpu|\n"
+    (offer,) = parse_associations(answered(printed, argv=SACCTMGR)).offers
+    assert offer.queues == ()
 
 
 def test_who_has_no_association_on_the_cluster_has_no_account() -> None:

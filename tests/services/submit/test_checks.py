@@ -28,6 +28,7 @@ from hpcdash.services.submit.checks import (
     missing_paths,
 )
 from hpcdash.transport.local import LocalTransport
+from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system
@@ -217,3 +218,55 @@ async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(
     assert warning.next_step == f"mkdir -p {tmp_path}/logs"
     over = wanted("#SBATCH -o logs/%j.out", options=("--output", "there/%j.out"))
     assert await missing_log_folders(store, over) == ()
+
+
+def is_dry_run(words: tuple[str, ...]) -> bool:
+    return "--test-only" in words
+
+
+def wrapped_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster whose sbatch is a wrapper that drops --test-only."""
+    monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "state"))
+    cluster = Cluster(tmp_path)
+    cluster.transport.answers = {is_dry_run: "Submitted batch job 4711\n", "scancel": ""}
+    return cluster
+
+
+async def test_a_job_that_a_wrapper_submits_for_an_estimate_is_cancelled_and_none_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = wrapped_cluster(tmp_path, monkeypatch)
+    store = cluster.store
+    await store.open()
+    script = b"#!/bin/sh\n"
+    first = await estimate_start(store, script)
+    assert not first.is_known
+    assert "job 4711 was submitted and cancelled" in first.hint
+    assert [words[-1] for words in cluster.transport.acted if words[0] == "scancel"] == ["4711"]
+    again = await estimate_start(store, script + b"true\n")
+    assert not again.is_known
+    assert "ignores --test-only" in again.hint
+    assert cluster.transport.count(is_dry_run) == 1
+    journal = (tmp_path / "state" / "journal.jsonl").read_text()
+    assert "4711" in journal
+    await store.close()
+
+
+async def test_the_same_estimate_is_requested_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "state"))
+    cluster = Cluster(tmp_path)
+    starts = (
+        b"sbatch: Job 7 to start at 1800000000 using 1 processors on nodes n1 in partition gpu\n"
+    )
+    cluster.transport.answers = {is_dry_run: (0, b"", starts)}
+    store = cluster.store
+    await store.open()
+    first = await estimate_start(store, b"#!/bin/sh\n")
+    second = await estimate_start(store, b"#!/bin/sh\n")
+    other = await estimate_start(store, b"#!/bin/sh\n", ("--nodes=2",))
+    assert first == second == other
+    assert first.starts_at_epoch == 1_800_000_000
+    assert cluster.transport.count(is_dry_run) == 2
+    await store.close()

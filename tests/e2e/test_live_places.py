@@ -1,0 +1,122 @@
+"""Places for a job on a real Slurm: each answer is what Slurm then does."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.program import Program
+from tests.support.slurm import SlurmLab
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slurm
+
+_SLEEP = "#!/bin/sh\nexec sleep 600\n"
+# Reasons of jobs that pend until somebody changes them or the site.
+_NEVER = (
+    "PartitionTimeLimit",
+    "PartitionNodeLimit",
+    "PartitionConfig",
+    "QOSMax",
+    "AssocMax",
+    "BadConstraints",
+    "AccountNotAllowed",
+    "account not permitted",
+    "InvalidQOS",
+    "PartitionDown",
+    "PartitionInactive",
+)
+
+
+def where(program: Program, *options: str) -> dict[str, Any]:
+    answer = program("where", *options, "--format", "json", "--all")
+    found: dict[str, Any] = json.loads(answer.text)
+    assert (answer.status == 0) is any(place["accepts"] for place in found["places"])
+    return found
+
+
+def random_options(chance: random.Random) -> list[str]:
+    """A job's size: mostly one that some queue takes."""
+    options = []
+    if chance.random() < 0.45:
+        options += ["--gpus", chance.choice(["1", "2", "4", "5", "8", "9"])]
+        if chance.random() < 0.4:
+            options += ["--gpu-type", chance.choice(["a100", "a100", "v100"])]
+    else:
+        options += ["--cpus", chance.choice(["1", "4", "8", "9", "16", "24", "40"])]
+    if chance.random() < 0.4:
+        nodes = chance.choice([1, 2, 3, 5])
+        if nodes <= int(options[1]):
+            options += ["--nodes", str(nodes)]
+    if chance.random() < 0.7:
+        options += ["--time", chance.choice(["5m", "45m", "4h", "1d", "3d", "8d", "40d"])]
+    if chance.random() < 0.4:
+        options += ["--mem", chance.choice(["100M", "1G", "7G", "10G", "20G"])]
+    return options
+
+
+def submit(lab: SlurmLab, place: dict[str, Any], options: list[str]) -> tuple[str, str]:
+    """Submit such a job to a place; return its ID, '' if it is refused, and Slurm's message."""
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    nodes = given.get("--nodes")
+    argv = ["sbatch", "--parsable", f"--partition={place['queue']}", "--output=/dev/null"]
+    for name in ("account", "qos"):
+        argv += [f"--{name}={place[name]}"] if place[name] else []
+    per_node = {"gpu": 4}.get(place["queue"], 8)
+    slots = int(given.get("--gpus") or given["--cpus"])
+    if place["queue"] == "gpu" and "--cpus" in given:
+        per_node = 8
+    count = int(nodes) if nodes else -(-slots // per_node)
+    share = -(-slots // count)
+    argv += [f"--nodes={count}", f"--ntasks-per-node={share if '--cpus' in given else 1}"]
+    if "--gpus" in given:
+        kind = f"{given['--gpu-type']}:" if "--gpu-type" in given else ""
+        argv += [f"--gpus-per-node={kind}{share}"]
+    argv += [f"--time={minutes(given['--time'])}"] if "--time" in given else []
+    argv += [f"--mem={given['--mem']}"] if "--mem" in given else []
+    done = lab.as_user("alice", *argv, stdin=_SLEEP.encode(), check=False)
+    return done.stdout.decode().strip(), done.stderr.decode().strip()
+
+
+def queue_reason(lab: SlurmLab, job: str) -> str:
+    """State and reason of a job: `PENDING Resources`, `RUNNING None`."""
+    return lab.admin("squeue", "-h", "-j", job, "-o", "%T %r").stdout.decode().strip()
+
+
+def has_reason(lab: SlurmLab, job: str) -> bool:
+    return queue_reason(lab, job) not in ("PENDING None", "PENDING Priority")
+
+
+def minutes(text: str) -> int:
+    return int(text[:-1]) * {"m": 1, "h": 60, "d": 1440}[text[-1]]
+
+
+def test_each_answer_is_what_slurm_does_with_such_a_job(
+    clean_slurm: SlurmLab, over_ssh: Program
+) -> None:
+    lab = clean_slurm
+    chance = random.Random(20261130)
+    tried = []
+    for _ in range(24):
+        options = random_options(chance)
+        found = where(over_ssh, *options)
+        assert found["dry_runs"] <= 12
+        chosen = chance.sample(found["places"], min(3, len(found["places"])))
+        tried += [(options, place) for place in chosen]
+    wrong = []
+    for options, place in tried:
+        job, message = submit(lab, place, options)
+        reason = ""
+        if job:
+            # Slurm gives the reason once it has tried to start the job.
+            wait_until("a reason", partial(has_reason, lab, job))
+            reason = queue_reason(lab, job)
+            lab.admin("scancel", job)
+        accepted = bool(job) and not any(text in reason for text in _NEVER)
+        if place["accepts"] is not accepted:
+            wrong.append((options, place, message, reason))
+    assert not wrong, "\n".join(map(str, wrong))
