@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import is_agreed, print_json, print_text
+from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.impact import count_jobs
@@ -137,15 +137,11 @@ def run_action(
         force=force,
     )
     needs_confirmation = (request.verb in _CONFIRMED_VERBS or bool(expression)) and not common.yes
-    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
 
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
         session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
-        if needs_confirmation and not can_prompt:
-            raise UsageError(
-                f"{verb} needs confirmation, but there is no terminal",
-                "Use --yes to skip the prompt.",
-            )
+        if needs_confirmation:
+            require_prompt(verb)
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         requested = job_ids

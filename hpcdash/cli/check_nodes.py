@@ -13,7 +13,7 @@ from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import print_commands, print_sentences
-from hpcdash.cli.terminal import is_agreed, print_json, print_text
+from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
 from hpcdash.domain.tables import Kind
@@ -50,12 +50,8 @@ def run_check_nodes(
         raise UsageError("check-nodes is refused: hpcdash is read-only", "It would submit a job.")
     names = _names(checks)
     seconds = _limit(limit)
-    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
-    if not common.yes and not can_prompt:
-        raise UsageError(
-            "check-nodes needs confirmation, but there is no terminal",
-            "Use --yes to skip the prompt.",
-        )
+    if not common.yes:
+        require_prompt("check-nodes")
 
     async def work(
         session: ClusterSession,

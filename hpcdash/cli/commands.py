@@ -642,6 +642,7 @@ _plain = click.option(
 )
 @_plain
 @click.option("--in", "inside", metavar="JOB", help="Run in an allocation (see hpcdash alloc).")
+@click.option("--best", is_flag=True, help="Submit where it starts first (asks).")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True

@@ -7,7 +7,7 @@ import sys
 from hpcdash.backends.inside import InsideCommand
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json
+from hpcdash.cli.terminal import can_prompt, is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
@@ -92,15 +92,13 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
     """
     from hpcdash.services.inside.leftovers import end_command, list_command, read_leftovers
 
-    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
-
     async def work(session: ClusterSession) -> tuple[InsideAnswer, ClusterSession]:
         store = session.store
         await store.open()
         row = await fetch_inside_row(store, job)
         shown = await run_inside(store, row, await list_command(store))
         found = read_leftovers(shown.outputs)
-        if not found or not (common.yes or can_prompt):
+        if not found or not (common.yes or can_prompt()):
             return shown, session
         if not common.yes:
             _print_groups(shown)

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json, print_text
+from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
@@ -49,12 +49,8 @@ def run_prune(
         raise UsageError(
             "launches prune is refused: hpcdash is read-only", "--dry-run still works."
         )
-    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
-    if not (dry_run or common.yes or can_prompt):
-        raise UsageError(
-            "launches prune needs confirmation, but there is no terminal",
-            "Use --yes to skip the prompt.",
-        )
+    if not (dry_run or common.yes):
+        require_prompt("launches prune")
     least_age = _seconds(older_than)
 
     async def work(

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_json, print_text, stdout
+from hpcdash.cli.terminal import print_json, print_text, require_prompt, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
@@ -360,11 +360,8 @@ def run_wish(
         raise UsageError(f"share {wish} is refused: hpcdash is read-only")
     requested = None if priority is None else _priority(priority)
     needs_confirmation = not common.yes
-    if needs_confirmation and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(
-            f"share {wish} needs confirmation, but there is no terminal",
-            "Use --yes to skip the prompt.",
-        )
+    if needs_confirmation:
+        require_prompt(f"share {wish}")
 
     async def work(session: ClusterSession) -> Report | None:
         await session.store.open(force=True)

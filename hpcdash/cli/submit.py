@@ -23,7 +23,7 @@ from hpcdash.backends.script.body import has_interpreter
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
 from hpcdash.config.document import decode, shown_path
 from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, Problem
@@ -39,6 +39,7 @@ from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     ConfigError,
+    Declined,
     HpcdashError,
     UsageError,
     without_env,
@@ -246,8 +247,9 @@ def run_submit(
     form: str,
     chain: int = 1,
     plain: bool = False,
+    best: bool = False,
 ) -> None:
-    """Submit a script, or the request in a file *.toml.
+    """Submit a script, or the request in a file *.toml; `best`: to the place it starts first.
 
     Exits with 1 if it was refused, with 3 if the scheduler did not respond or the outcome is
     unknown.
@@ -262,6 +264,8 @@ def run_submit(
         at = options.index("--")
         own_arguments = options[at + 1 :]
         options = options[:at]
+    if best and not (common.yes or dry_run):
+        require_prompt("submit --best")
     requested: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
     submission: RequestSubmission | ScriptSubmission
     if script.endswith(REQUEST_ENDING):
@@ -292,10 +296,13 @@ def run_submit(
     async def work(session: ClusterSession) -> tuple[Outcome, ...]:
         await session.store.open(force=True)
         _warn_unsettled(session)
+        chosen = submission
+        if best:
+            chosen = await _with_best_place(session, submission, is_agreed_to=common.yes or dry_run)
         if dry_run:
-            await _run_dry(session, submission, chain, form, in_full=common.debug)
+            await _run_dry(session, chosen, chain, form, in_full=common.debug)
             return ()
-        run = SubmissionRun(submission, session, prints=form != "json")
+        run = SubmissionRun(chosen, session, prints=form != "json")
         outcomes = await run.outcomes(chain)
         if form == "json" and run.planned is not None:
             _print_json(session, _answer(outcomes, run.planned, chain))
@@ -305,6 +312,51 @@ def run_submit(
     sys.stdout.flush()
     if not dry_run and not outcomes[-1].done:
         sys.exit(exit_status(outcomes[-1]))
+
+
+async def _with_best_place(
+    session: ClusterSession,
+    submission: RequestSubmission | ScriptSubmission,
+    *,
+    is_agreed_to: bool,
+) -> RequestSubmission | ScriptSubmission:
+    """Return a submission with the queue, account and QoS where it starts first.
+
+    Raises UsageError if no place takes it, Declined if the person does not agree.
+    """
+    from hpcdash.services.submit.places import JobShape, search_places
+
+    if isinstance(submission, RequestSubmission):
+        shape = JobShape(submission.request)
+    else:
+        requested = submission.requested
+        shape = JobShape(None, requested.script, requested.name, requested.options)
+    answer = await search_places(shape, [session])
+    if (error := answer.errors.get(session.name)) is not None:
+        raise error
+    place = answer.places[0] if answer.places else None
+    if place is None or place.accepts is False:
+        reason = place.reason if place is not None else "no queue is known"
+        raise UsageError(
+            f"no place takes it: {reason}", "`hpcdash where FILE --all` shows every place."
+        )
+    start = place.format_start(session.store.clock.now())
+    parts = [f"queue {place.queue}"]
+    parts += [f"account {place.account}"] if place.account else []
+    parts += [f"QoS {place.qos}"] if place.qos else []
+    estimate = f" (estimate: {place.estimated_by})" if place.estimated_by else ""
+    print_sentences(f"{', '.join(parts)}: starts {start}{estimate}; {place.reason}")
+    if not is_agreed_to and not await is_agreed():
+        raise Declined
+    if isinstance(submission, RequestSubmission):
+        request = shape.request_at(place, None)
+        text = request_text(request, site=session.launches.settings.site)
+        return replace(submission, request=request, text=text, source=None)
+    options = session.store.backend.scripts.reader().place_options(
+        place.queue, None, place.account, place.qos
+    )
+    requested = replace(requested, options=(*requested.options, *options))
+    return replace(submission, requested=requested)
 
 
 def exit_status(outcome: Outcome) -> int:

@@ -13,7 +13,7 @@ from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.actions import format_jobs, refuse_unnamed_cluster
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import is_agreed, print_json
+from hpcdash.cli.terminal import can_prompt, is_agreed, print_json, require_prompt
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import Settings
 from hpcdash.domain.impact import count_jobs
@@ -170,13 +170,9 @@ def run_switch(
     if action in ("drop", "clear"):
         _refuse_read_only(common, settings, kind)
     needs_confirmation = kind is SwitchKind.KILL and action == "drop" and not common.yes
-    can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
-    if needs_confirmation and not can_prompt:
-        raise UsageError(
-            f"{kind}-switch needs confirmation, but there is no terminal",
-            "Use --yes to skip the prompt.",
-        )
+    if needs_confirmation:
+        require_prompt(f"{kind}-switch")
 
     async def work(session: ClusterSession) -> SwitchResults:
         await session.store.open(force=True)
@@ -189,7 +185,7 @@ def run_switch(
         for tracker in trackers:
             await tracker.check()
         if action != "status":
-            plans = _plan_all(trackers, action, outcomes, can_agree=common.yes or can_prompt)
+            plans = _plan_all(trackers, action, outcomes, can_agree=common.yes or can_prompt())
             for tracker, plan in plans:
                 announce(tracker, plan, session, debug=common.debug)
             is_doubtful = action == "clear" and any(tracker.doubt for tracker, _ in plans)

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from hpcdash.domain.text import visible, visible_text
+from hpcdash.errors import UsageError
 from hpcdash.transport.prompter import read_line
 
 _NOT_PLAIN = re.compile(r"[^\n -~]")
@@ -76,10 +77,21 @@ def _json_letter(letter: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-async def is_agreed() -> bool:
-    """Whether the person types yes.
+def can_prompt() -> bool:
+    """Return whether a person can be prompted."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
-    The event loop goes on meanwhile, and with it the line to the cluster.
-    """
+
+def require_prompt(command: str) -> None:
+    """Raise UsageError if a command needs confirmation and nobody can be prompted."""
+    if not can_prompt():
+        raise UsageError(
+            f"{command} needs confirmation, but there is no terminal",
+            "Use --yes to skip the prompt.",
+        )
+
+
+async def is_agreed() -> bool:
+    """Return whether the person types yes; the event loop and the connection continue meanwhile."""
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")

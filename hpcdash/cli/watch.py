@@ -24,7 +24,7 @@ from hpcdash.backends.script.cron import (
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_text
+from hpcdash.cli.terminal import is_agreed, print_text, require_prompt
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE
@@ -323,11 +323,8 @@ def run_cron(
         raise UsageError(
             f"cron --{action} is refused: hpcdash is read-only", "--status still works."
         )
-    if action == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(
-            "cron --remove needs confirmation, but there is no terminal",
-            "Use --yes to skip the prompt.",
-        )
+    if action == "remove" and not common.yes:
+        require_prompt("cron --remove")
 
     async def work(session: ClusterSession) -> tuple[str, ...]:
         store = session.store

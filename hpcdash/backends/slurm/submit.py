@@ -702,8 +702,9 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         start = last_value(given, "chdir") or ""
         found = []
         for name in ("output", "error"):
-            folder, slash, _ = (last_value(given, name) or "").rpartition("/")
-            if slash:
+            file = last_value(given, name) or ""
+            folder, slash, _ = file.rpartition("/")
+            if slash and file != "/dev/null":
                 is_whole = folder.startswith("/") or not folder or not start
                 found.append((folder or "/") if is_whole else f"{start}/{folder}")
         return tuple(dict.fromkeys(found))

@@ -329,5 +329,8 @@ def _finding(path: RequiredPath, result: str) -> LintFinding:
         severity="error" if path.is_needed else "warning",
         field=path.field,
         text=f"{path.what}{path.path} {problems.get(path.kind, 'does not exist')}",
-        next_step=path.next_step,
+        # A folder that exists is not created.
+        next_step=""
+        if result in ("closed", "other") and path.kind is PathKind.WRITTEN
+        else path.next_step,
     )

@@ -60,12 +60,11 @@ class JobShape(Struct, frozen=True):
     queue: str = ""
     account: str = ""
     qos: str = ""
+    # Slots without a number per node fill as few nodes as the queue's largest allows.
+    fills_nodes: bool = False
 
     def request_at(self, place: Place, queue: QueueOffer | None) -> Request:
-        """Return the request with a place's queue, account and QoS.
-
-        Slots without a number per node fill as few nodes as the queue's largest allows.
-        """
+        """Return the request with a place's queue, account and QoS."""
         assert self.request is not None
         request = replace(
             self.request,
@@ -75,7 +74,8 @@ class JobShape(Struct, frozen=True):
         )
         is_cpu = request.slot_type is SlotType.CPU
         most = 0 if queue is None else (queue.cpus_per_node if is_cpu else queue.gpus_per_node)
-        if request.slots_per_node is not None or not most or not request.slots:
+        is_given = request.slots_per_node is not None or not self.fills_nodes
+        if is_given or not most or not request.slots:
             return request
         nodes = -(-request.slots // most)
         return replace(request, slots_per_node=-(-request.slots // nodes))
@@ -132,7 +132,7 @@ def build_shape(options: Mapping[str, Any], shape: JobShape | None = None) -> Jo
         except ValueError as error:
             raise UsageError(f"gpu-mem: {error}", "For example: 40G.") from None
     if shape is None:
-        shape = JobShape(build_request(_request_keys(given), "the options"))
+        shape = JobShape(build_request(_request_keys(given), "the options"), fills_nodes=True)
     return replace(
         shape,
         gpu_memory_bytes=gpu_memory,

@@ -216,6 +216,8 @@ async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(
         f"its log folder {tmp_path}/logs does not exist",
     )
     assert warning.next_step == f"mkdir -p {tmp_path}/logs"
+    discarded = Submission(b"#!/bin/sh\n#SBATCH -o /dev/null\n", "run.sh")
+    assert SLURM.submit.log_folders(discarded) == ()
     over = wanted("#SBATCH -o logs/%j.out", options=("--output", "there/%j.out"))
     assert await missing_log_folders(store, over) == ()
 
