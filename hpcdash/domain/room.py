@@ -199,11 +199,42 @@ def _shortage(starting: Sequence[Row], free: Sequence[Row], share: _Share, deman
     return scarce[0] if scarce else "no node has all of it free at once"
 
 
-def queue_nodes(nodes: Iterable[Row], queue: str) -> list[Row]:
-    """Return the nodes bound to a queue, or all where the scheduler binds none (PBS)."""
-    rows = list(nodes)
-    bound = [node for node in rows if queue in (node["queues"] or ())]
-    return bound or [node for node in rows if not node["queues"]]
+def count_usable(nodes: Iterable[Row], resource: str) -> int:
+    """Return the free `cpus` or `gpus` that jobs could have: each with a core and a GiB of memory
+    on its node.
+    """
+    total = 0
+    for node in nodes:
+        if node["state"] not in _STARTING:
+            continue
+        memory = free_amount(node, "memory")
+        amounts = [free_amount(node, resource), free_amount(node, "cpus")]
+        amounts.append(None if memory is None else memory >> 30)
+        total += min((amount for amount in amounts if amount is not None), default=0)
+    return total
+
+
+def count_gpu_types(nodes: Iterable[Row]) -> dict[str, tuple[int, int]]:
+    """Return (free, all) GPUs by type, on nodes that start jobs and on all."""
+    counts: dict[str, tuple[int, int]] = {}
+    for node in nodes:
+        if node["gpus"]:
+            name = node["gpu_type"] or "GPU"
+            free, total = counts.get(name, (0, 0))
+            is_starting = node["state"] in _STARTING
+            own = free_amount(node, "gpus") or 0
+            counts[name] = (free + own * is_starting, total + node["gpus"])
+    return counts
+
+
+def bound_nodes(nodes: Iterable[Row], queue: str) -> list[Row]:
+    """Return the nodes bound to a queue."""
+    return [node for node in nodes if queue in (node["queues"] or ())]
+
+
+def queue_nodes(nodes: Sequence[Row], queue: str) -> list[Row]:
+    """Return the nodes bound to a queue, or those bound to none (PBS)."""
+    return bound_nodes(nodes, queue) or [node for node in nodes if not node["queues"]]
 
 
 def simulate_start(

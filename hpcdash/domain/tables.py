@@ -363,10 +363,17 @@ QUEUES = TableSpec(
         "_note": "text",
         "_opens_at": "time",
         "_server_note": "text",
+        # Whether any of one's accounts may submit there, why not, and the free GPUs (CPUs in queues
+        # without GPUs) that a job could have, with a core and memory; null: unknown.
+        "_mine": "flag",
+        "_refusal": "text",
+        "_usable": "count",
     },
     columns=(
         ColumnSpec("name", 12, 0, title="QUEUE", flexible=True, longest=30),
         ColumnSpec("open", 8, 0, "available", "STATE", "AVAILABLE"),
+        ColumnSpec("for_you", 7, 2, "_mine", "FOR YOU", "FOR_YOU"),
+        ColumnSpec("usable", 8, 1, "_usable", "USABLE"),
         ColumnSpec("limit", 8, 2, "limit_seconds"),
         ColumnSpec("nodes", 5, 3),
         ColumnSpec("idle", 5, 1, "nodes_idle"),
@@ -376,9 +383,24 @@ QUEUES = TableSpec(
         ColumnSpec("running", 7, 3, "jobs_running"),
         ColumnSpec("pending", 7, 3, "jobs_pending"),
     ),
-    shown=("name", "open", "limit", "nodes", "idle", "down", "cpus", "gpus", "running", "pending"),
+    shown=(
+        "name",
+        "open",
+        "for_you",
+        "usable",
+        "limit",
+        "nodes",
+        "idle",
+        "down",
+        "cpus",
+        "gpus",
+        "running",
+        "pending",
+    ),
     # PBS does not bind queues to nodes.
-    optional=frozenset({"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used"}),
+    optional=frozenset(
+        {"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used", "_mine", "_usable"}
+    ),
     printed=(
         "name",
         "open",

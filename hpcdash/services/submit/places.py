@@ -396,6 +396,14 @@ def _simulated(
     return replace(place, starts_at_epoch=starts_at, estimated_by="hpcdash")
 
 
+def queue_access(offers: Offers) -> Mapping[str, Place]:
+    """Return the best answer of each queue for any job of the user."""
+    found: dict[str, Place] = {}
+    for place in rank(find_places("", Demand(), offers, (), (), ""), 0.0):
+        found.setdefault(place.queue, place)
+    return found
+
+
 async def _fetch_rows(
     store: ClusterStore, table: Capability, notes: list[str]
 ) -> Sequence[Mapping[str, Any]]:

@@ -11,12 +11,16 @@ import pyarrow.compute as pc
 from textual.content import Content
 
 from hpcdash.domain.job_text import queue_note
+from hpcdash.domain.places import Place
+from hpcdash.domain.room import NODE_COLUMNS, bound_nodes, count_gpu_types, count_usable
 from hpcdash.domain.states import REFUSING, WAITING
 from hpcdash.domain.tables import QUEUES, Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_duration
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.workers import start_worker
 
 _MAX_REASONS = 8
 
@@ -33,6 +37,13 @@ def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
     if value is None:
         return cells.text_cell(None, row)
     return ("up", cells.GOOD) if value else ("down", cells.BAD)
+
+
+def for_you_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
+    """Return whether the user may submit there."""
+    if value is None:
+        return cells.text_cell(None, row)
+    return ("yes", "") if value else ("no", cells.MUTED)
 
 
 def limit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
@@ -55,16 +66,53 @@ class QueuesView(TableView):
     """The queues one may submit to."""
 
     SPEC = QUEUES
+    # Of each queue the best answer for any job of the user; None: not fetched yet.
+    _access: Mapping[str, Place] | None = None
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue shows how many jobs run and wait in each.
-        return frozenset({Kind.QUEUES, Kind.EVERYONE})
+        # Everyone's queue shows how many jobs run and wait in each, nodes what is free together.
+        return frozenset({Kind.QUEUES, Kind.EVERYONE, Kind.NODES})
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        start_worker(self, self._fetch_access, group="access", exclusive=True)
+
+    async def _fetch_access(self) -> None:
+        from hpcdash.services.submit.places import queue_access
+        from hpcdash.services.submit.queues import fetch_offers
+
+        self._access = queue_access(await fetch_offers(self.session.store))
+        self.reload()
+
+    def store_changed(self, changed: Changed) -> None:
+        super().store_changed(changed)
+        if changed.kind is Kind.NODES:
+            self.reload()
+
+    def source(self) -> pa.Table | None:
+        table = super().source()
+        nodes = self.session.store.table(Kind.NODES)
+        if table is None or (self._access is None and nodes is None):
+            return table
+        rows = table.to_pylist()
+        # PBS binds no nodes to queues.
+        node_rows = [] if nodes is None else nodes.select(NODE_COLUMNS).to_pylist()
+        for row in rows:
+            own = bound_nodes(node_rows, row["name"])
+            if own:
+                row["_usable"] = count_usable(own, "gpus" if row["gpus"] else "cpus")
+            place = (self._access or {}).get(row["name"])
+            if place is not None:
+                row["_mine"] = place.accepts is not False
+                row["_refusal"] = place.reason if place.accepts is False else None
+        return pa.Table.from_pylist(rows, self.schema)
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
             "name": name_cell,
             "open": open_cell,
+            "for_you": for_you_cell,
             "limit": limit_cell,
             "down": down_cell,
             "cpus": cells.usage_cell("cpus", digits=11, bar=8),
@@ -76,14 +124,15 @@ class QueuesView(TableView):
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         free = [_format_free(row, unit) for unit in ("gpus", "cpus") if row[unit]]
-        note = visible(queue_note(row, self.session.store.clock.now()))
+        note = visible(row["_refusal"] or queue_note(row, self.session.store.clock.now()))
         return "  ·  ".join(filter(None, [row["name"], *free, note, "enter shows its jobs"]))
 
     def detail_lines(self, row: Mapping[str, Any], room: int) -> Sequence[Content]:
-        """Return why jobs wait in the queue: the reasons, the most frequent first."""
+        """Return the free GPUs by model, and why jobs wait: the most frequent reason first."""
+        models = self._model_lines(str(row["name"]))
         jobs = self.session.store.table(Kind.EVERYONE)
         if jobs is None:
-            return ()
+            return models
         reasons = waiting_reasons(jobs, str(row["name"]))
         width = max((len(str(count)) for _, count in reasons), default=0)
         lines = [
@@ -93,7 +142,21 @@ class QueuesView(TableView):
             )
             for reason, count in reasons[:_MAX_REASONS]
         ]
-        return [Content.styled("Pending, by reason", "bold"), *lines] if lines else ()
+        if lines:
+            lines.insert(0, Content.styled("Pending, by reason", "bold"))
+        return [*models, *([Content()] if models and lines else []), *lines]
+
+    def _model_lines(self, queue: str) -> list[Content]:
+        """Return the free GPUs of a queue by model."""
+        nodes = self.session.store.table(Kind.NODES)
+        if nodes is None:
+            return []
+        counts = count_gpu_types(bound_nodes(nodes.select(NODE_COLUMNS).to_pylist(), queue))
+        lines = [
+            Content(visible(f"{free:>4} of {total} {name} free"))
+            for name, (free, total) in sorted(counts.items())
+        ]
+        return [Content.styled("GPUs, by model", "bold"), *lines] if lines else []
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Requested("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))
