@@ -36,7 +36,14 @@ _MINE = click.option(
 # Nodes and queues always list all rows; the option is accepted for scripts.
 _ALWAYS_ALL = click.option("--mine/--all", "mine", default=True, hidden=True)
 _TABLE_OPTIONS = {
-    "jobs": (_FILTER, _MINE, _FORMAT),
+    "jobs": (
+        _FILTER,
+        _MINE,
+        click.option(
+            "--all-clusters", "everywhere", is_flag=True, help="Jobs on all configured clusters."
+        ),
+        _FORMAT,
+    ),
     "nodes": (_FILTER, _ALWAYS_ALL, _FORMAT),
     "queues": (_FILTER, _ALWAYS_ALL, _FORMAT),
     "shares": (
@@ -50,10 +57,13 @@ _TABLE_OPTIONS = {
 
 
 def _table_command(spec: TableSpec) -> click.Command:
-    def command(common: CommonOptions, **given: Any) -> None:
-        from hpcdash.cli.jobs import run_table
+    def command(common: CommonOptions, everywhere: bool = False, **given: Any) -> None:
+        from hpcdash.cli.jobs import run_everywhere, run_table
 
-        run_table(common, spec.name, **given)
+        if everywhere:
+            run_everywhere(common, **given)
+        else:
+            run_table(common, spec.name, **given)
 
     decorated = common_options(command)
     for option in reversed(_TABLE_OPTIONS.get(spec.name, (_FILTER, _FORMAT))):

@@ -24,11 +24,13 @@ from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
-from hpcdash.domain.schema import JOBS, SCHEMAS, STEPS, public_names
+from hpcdash.domain.schema import ALL_JOBS, JOBS, SCHEMAS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
+from hpcdash.domain.tables import ALL_JOBS as TABLE_OF_ALL
 from hpcdash.domain.tables import TABLES, Kind, TableSpec
 from hpcdash.domain.text import counted, visible
-from hpcdash.errors import HpcdashError
+from hpcdash.domain.units import format_age
+from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
@@ -36,6 +38,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.transport.prompter import TerminalPrompter
 
 if TYPE_CHECKING:
+    from hpcdash.services.cluster.everywhere import ClusterJobs
     from hpcdash.services.jobs.overview import JobFacts
 
 T = TypeVar("T")
@@ -172,6 +175,62 @@ def run_table(
     if form == "table" and not table.num_rows and not lacks_account:
         text = format_empty(spec, mine=mine, all_rows=snapshot.table.num_rows)
         print(text, file=sys.stderr)
+
+
+def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: bool) -> None:
+    """Print the jobs of all configured clusters as one table.
+
+    Exits with the status of an unreachable cluster if none answered.
+    """
+    from hpcdash.services.cluster.everywhere import fetch_everywhere, join_jobs
+
+    requested = query.parse(expression, ALL_JOBS, datetime.now().astimezone().tzinfo or UTC)
+    settings = load_settings(common.config)
+    clusters = chosen_clusters(common, settings)
+    kind = Kind.MINE if mine else Kind.EVERYONE
+
+    async def work() -> list[ClusterJobs]:
+        pool = connection_pool(TerminalPrompter())
+        sessions = [build_session(one, pool) for one in clusters]
+        try:
+            return await fetch_everywhere(sessions, kind)
+        finally:
+            await asyncio.gather(*(session.store.close() for session in sessions))
+
+    found = run_async(work())
+    now = max(one.session.store.clock.now() for one in found)
+    joined = join_jobs(
+        (one.session.name, one.snapshot.table) for one in found if one.snapshot is not None
+    )
+    table = query.apply(joined, requested, now)
+    for one in found:
+        if one.error is not None:
+            _warn(f"{one.session.name}: {_format_missing(one, now)}")
+    if form == "json":
+        rows = table_to_json_rows(table, TABLE_OF_ALL.public_names)
+        print_json({"schema": 1, "clusters": [_cluster_entry(one) for one in found], "jobs": rows})
+    else:
+        print_table(TABLE_OF_ALL, Snapshot(kind, table, now), form, cluster="", backend="")
+    if all(one.error is not None for one in found):
+        sys.exit(found[0].error.exit_status if found[0].error else EXIT_UNREACHABLE)
+
+
+def _format_missing(one: ClusterJobs, now: float) -> str:
+    assert one.error is not None
+    if one.snapshot is None:
+        return one.error.message
+    return f"{one.error.message}; its jobs are {format_age(now - one.snapshot.taken_at)} old"
+
+
+def _cluster_entry(one: ClusterJobs) -> dict[str, Any]:
+    snapshot = one.snapshot
+    return {
+        "cluster": one.session.name,
+        "backend": one.session.store.backend.name,
+        "taken_at": None if snapshot is None else format_utc(snapshot.taken_at),
+        "rejected_rows": 0 if snapshot is None else len(snapshot.rejected),
+        "problem": None if one.error is None else one.error.message,
+    }
 
 
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:

@@ -79,6 +79,7 @@ SCHEMAS: dict[tables.Kind, pa.Schema] = {
     kind: arrow_schema(spec) for kind, spec in tables.SNAPSHOT_TABLES.items()
 }
 JOBS = arrow_schema(tables.JOBS)
+ALL_JOBS = arrow_schema(tables.ALL_JOBS)
 NODES = arrow_schema(tables.NODES)
 QUEUES = arrow_schema(tables.QUEUES)
 SHARES = arrow_schema(tables.SHARES)

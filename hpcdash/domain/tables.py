@@ -259,6 +259,18 @@ JOBS = TableSpec(
     whole=("id", "state"),
     dropped=("cpus", "nodes", "limit", "user", "gpus", "queue"),
 )
+# Jobs on several clusters: of no snapshot, joined from each cluster's.
+ALL_JOBS = TableSpec(
+    "all",
+    fields={"cluster": "word", **JOBS.fields, "_row_id": "text"},
+    columns=(ColumnSpec("cluster", 12, 0, longest=18), *JOBS.columns),
+    identity="_row_id",
+    shown=("cluster", *(name for name in JOBS.shown if name != "user")),
+    printed=("cluster", *JOBS.printed),
+    whole=("cluster", *JOBS.whole),
+    dropped=JOBS.dropped,
+    json_key="jobs",
+)
 NODES = TableSpec(
     "nodes",
     summary="List nodes: load, free resources, and why some are drained.",

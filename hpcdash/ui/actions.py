@@ -34,6 +34,7 @@ TABLES = frozenset(tables.TABLES) | {
     "alerts",
     "share",
     "where",
+    "all",
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
@@ -122,6 +123,7 @@ ACTIONS: tuple[Action, ...] = (
         capability=Capability.RESERVATIONS,
         opens="reservations",
     ),
+    Action("all", "M", "your jobs on all clusters", short="all clusters", opens="all"),
     Action(
         "share",
         "Z",

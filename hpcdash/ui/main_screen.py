@@ -472,6 +472,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             names = [session.name for session in self.sessions]
             await self.switch(names.index(str(event.arguments["name"])))
             await self.go("jobs")
+            if job_id := event.arguments.get("job_id"):
+                await self.push("job", job_id=job_id)
         else:
             await self.push(event.view, **event.arguments)
 

@@ -54,6 +54,7 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("queues", "cluster.queues:QueuesView", root=True),
         ViewSpec("history", "jobs.history:HistoryView", root=True),
         ViewSpec("alerts", "watch.view:AlertsView", root=True),
+        ViewSpec("all", "jobs.everywhere:AllJobsView", root=True),
         ViewSpec("clusters", "cluster.clusters:ClustersView", root=True),
         *(
             ViewSpec(

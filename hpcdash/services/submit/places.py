@@ -25,7 +25,7 @@ from hpcdash.domain.room import NODE_COLUMNS, queue_nodes
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import MINUTE, format_memory, format_span, parse_memory
-from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.checks import estimate_start
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # A dry run costs the controller a tenth of a second, and they are run one after the other.
 MAX_DRY_RUNS = 12
 _DRY_RUNS_AT_ONCE = 2
+# A person may have to enter a second factor meanwhile.
+_CLUSTER_SECONDS = 60.0
 _UID = "00000000"
 
 
@@ -214,7 +216,7 @@ async def search_places(
     receives them all; then the scheduler estimates the start in the most promising ones.
     """
     before = _count_sent(sessions)
-    clusters = await asyncio.gather(*(_fetch_cluster(shape, session) for session in sessions))
+    clusters = await asyncio.gather(*(_fetch_in_time(shape, session) for session in sessions))
     places = [place for cluster in clusters for place in cluster.places]
     now = max((one.session.store.clock.now() for one in clusters), default=0.0)
     on_progress(rank(places, now))
@@ -254,6 +256,16 @@ def _spread(places: Sequence[Place]) -> list[Place]:
         turns[place.cluster, place.queue] = turn + 1
         numbered.append((turn, place))
     return [place for _, place in sorted(numbered, key=lambda pair: pair[0])]
+
+
+async def _fetch_in_time(shape: JobShape, session: ClusterSession) -> ClusterPlaces:
+    """Fetch the places on a cluster; after a while its time is over, and the others' answers count."""
+    try:
+        async with asyncio.timeout(_CLUSTER_SECONDS):
+            return await _fetch_cluster(shape, session)
+    except TimeoutError:
+        error = CommandTimedOut(f"no answer within {_CLUSTER_SECONDS:g} s")
+        return ClusterPlaces(session, error=error)
 
 
 async def _fetch_cluster(shape: JobShape, session: ClusterSession) -> ClusterPlaces:

@@ -1,0 +1,67 @@
+"""Jobs on several clusters as one table; a cluster that does not answer delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from msgspec import Struct
+
+from hpcdash.domain.schema import ALL_JOBS, JOBS
+from hpcdash.domain.tables import Kind
+from hpcdash.errors import CommandTimedOut, HpcdashError
+from hpcdash.services.cluster.snapshots import Snapshot
+from hpcdash.services.session import ClusterSession
+
+# Whoever has not answered by then is shown as it was last.
+_LIMIT_SECONDS = 15.0
+
+
+class ClusterJobs(Struct, frozen=True):
+    """A cluster's jobs: the last snapshot, None if there is none, and why it is not newer."""
+
+    session: ClusterSession
+    snapshot: Snapshot | None
+    error: HpcdashError | None = None
+
+
+async def fetch_everywhere(
+    sessions: Sequence[ClusterSession], kind: Kind, *, limit_seconds: float = _LIMIT_SECONDS
+) -> list[ClusterJobs]:
+    """Fetch a table of jobs of each cluster at the same time; an error is in the cluster's result."""
+    return await asyncio.gather(*(_fetch(one, kind, limit_seconds) for one in sessions))
+
+
+async def _fetch(session: ClusterSession, kind: Kind, limit_seconds: float) -> ClusterJobs:
+    store = session.store
+    try:
+        async with asyncio.timeout(limit_seconds):
+            return ClusterJobs(session, await store.fetch(kind))
+    except TimeoutError:
+        error: HpcdashError = CommandTimedOut(f"no answer within {limit_seconds:g} s")
+    except HpcdashError as failed:
+        error = failed
+    store.load_cached((kind,))
+    return ClusterJobs(session, store.snapshots.get(kind), error)
+
+
+def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
+    """Join the jobs of clusters, by their names, to rows of domain.schema.ALL_JOBS."""
+    joined = [_with_cluster(name, table) for name, table in tables]
+    return pa.concat_tables(joined).unify_dictionaries() if joined else ALL_JOBS.empty_table()
+
+
+def row_id(cluster: str, job_id: str) -> str:
+    """Return the identity of a cluster's job: `15@lab2`."""
+    return f"{job_id}@{cluster}"
+
+
+def _with_cluster(name: str, table: pa.Table) -> pa.Table:
+    columns = {field: table[field] for field in JOBS.names}
+    columns["cluster"] = pa.array([name] * table.num_rows, pa.string()).cast(
+        ALL_JOBS.field("cluster").type
+    )
+    ids = [row_id(name, job_id or "") for job_id in table["id"].to_pylist()]
+    columns["_row_id"] = pa.array(ids, pa.string()).cast(ALL_JOBS.field("_row_id").type)
+    return pa.table({field: columns[field] for field in ALL_JOBS.names}, schema=ALL_JOBS)

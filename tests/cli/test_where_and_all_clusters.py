@@ -1,0 +1,66 @@
+"""`hpcdash jobs --all-clusters` and `where`: several clusters, of which one does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded.queue_lab import QueueLab
+from tests.support.program import Program, home_with
+
+_SLEEP = "#!/bin/sh\n#SBATCH --time=30\nexec sleep 600\n"
+_CLUSTERS = """
+[clusters.desk]
+transport = "local"
+backend = "local"
+[clusters.gone]
+transport = "openssh"
+ssh = "nobody@127.0.0.1:1"
+"""
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Program]:
+    """hpcdash with an embedded queue and a cluster that refuses the connection."""
+    queue = QueueLab(tmp_path / "queue", tmp_path / "work")
+    variables = {"HPCDASH_QUEUE": str(queue.folder), "HPCDASH_STATE": str(tmp_path / "state")}
+    program = Program(home_with(tmp_path / "home"), (), variables)
+    program.config.parent.mkdir(parents=True, exist_ok=True)
+    program.config.write_text(_CLUSTERS)
+    yield program
+    queue.end()
+
+
+def test_the_jobs_of_the_clusters_that_answer_are_listed_and_the_others_named(
+    person: Program, tmp_path: Path
+) -> None:
+    script = tmp_path / "sleep.sh"
+    script.write_text(_SLEEP)
+    job = person("submit", str(script), "--cluster", "desk").text.strip()
+    listed = person("jobs", "--all-clusters", "--format", "json")
+    assert listed.status == 0
+    assert [(row["cluster"], row["id"]) for row in json.loads(listed.text)["jobs"]] == [
+        ("desk", job)
+    ]
+    problems = {one["cluster"]: one["problem"] for one in json.loads(listed.text)["clusters"]}
+    assert problems["desk"] is None
+    assert problems["gone"]
+    assert "gone: " in listed.stderr
+    assert not person("jobs", "--all-clusters", "--filter", "cluster:gone").text.splitlines()[1:]
+    person("cancel", job, "--cluster", "desk", "--yes")
+
+
+def test_where_ranks_the_places_of_the_clusters_that_answer(person: Program) -> None:
+    found = person("where", "--cpus", "1", "--format", "json")
+    assert found.status == 0
+    assert [(one["cluster"], one["accepts"]) for one in json.loads(found.text)["places"]] == [
+        ("desk", True)
+    ]
+    assert [one["cluster"] for one in json.loads(found.text)["errors"]] == ["gone"]
+    refused = person("where", "--gpus", "4", "--cluster", "desk")
+    assert refused.status == 1
+    assert "never" in refused.text
+    assert person("where", "--cpus", "1", "--cluster", "gone").status == 3
