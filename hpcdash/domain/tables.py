@@ -375,30 +375,27 @@ QUEUES = TableSpec(
         "_note": "text",
         "_opens_at": "time",
         "_server_note": "text",
-        # Whether any of one's accounts may submit there, why not, and the free GPUs (CPUs in queues
-        # without GPUs) that a job could have, with a core and memory; null: unknown.
-        "_mine": "flag",
+        # Why none of one's accounts may submit there, and the free GPUs (CPUs in queues without
+        # GPUs) that a job could have, with a core and memory; null: unknown.
         "_refusal": "text",
         "_usable": "count",
     },
     columns=(
         ColumnSpec("name", 12, 0, title="QUEUE", flexible=True, longest=30),
-        ColumnSpec("open", 8, 0, "available", "STATE", "AVAILABLE"),
-        ColumnSpec("for_you", 7, 2, "_mine", "FOR YOU", "FOR_YOU"),
-        ColumnSpec("usable", 8, 1, "_usable", "USABLE"),
+        ColumnSpec("open", 9, 0, "available", "STATE", "AVAILABLE"),
+        ColumnSpec("usable", 6, 1, "_usable", "USABLE"),
         ColumnSpec("limit", 8, 2, "limit_seconds"),
-        ColumnSpec("nodes", 5, 3),
-        ColumnSpec("idle", 5, 1, "nodes_idle"),
-        ColumnSpec("down", 5, 4, "nodes_down"),
+        ColumnSpec("nodes", 5, 4),
+        ColumnSpec("idle", 5, 3, "nodes_idle"),
+        ColumnSpec("down", 5, 5, "nodes_down"),
         ColumnSpec("cpus", 21, 2, "cpus_used", "CPU", total="cpus"),
         ColumnSpec("gpus", 19, 1, "gpus_used", "GPU", total="gpus"),
-        ColumnSpec("running", 7, 3, "jobs_running"),
-        ColumnSpec("pending", 7, 3, "jobs_pending"),
+        ColumnSpec("running", 7, 2, "jobs_running"),
+        ColumnSpec("pending", 7, 2, "jobs_pending"),
     ),
     shown=(
         "name",
         "open",
-        "for_you",
         "usable",
         "limit",
         "nodes",
@@ -410,9 +407,7 @@ QUEUES = TableSpec(
         "pending",
     ),
     # PBS does not bind queues to nodes.
-    optional=frozenset(
-        {"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used", "_mine", "_usable"}
-    ),
+    optional=frozenset({"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used", "_usable"}),
     printed=(
         "name",
         "open",

@@ -31,19 +31,14 @@ def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
-    """Return whether a queue starts jobs, or its standing."""
+    """Return whether a queue starts jobs, one's own too, or its standing."""
     if standing := row["_standing"]:
         return standing, cells.BAD if standing in REFUSING else "" if value else cells.WARNING
+    if value and row["_refusal"]:
+        return "no access", cells.MUTED
     if value is None:
         return cells.text_cell(None, row)
     return ("up", cells.GOOD) if value else ("down", cells.BAD)
-
-
-def for_you_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
-    """Return whether the user may submit there."""
-    if value is None:
-        return cells.text_cell(None, row)
-    return ("yes", "") if value else ("no", cells.MUTED)
 
 
 def limit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
@@ -104,7 +99,6 @@ class QueuesView(TableView):
                 row["_usable"] = count_usable(own, "gpus" if row["gpus"] else "cpus")
             place = (self._access or {}).get(row["name"])
             if place is not None:
-                row["_mine"] = place.accepts is not False
                 row["_refusal"] = place.reason if place.accepts is False else None
         return pa.Table.from_pylist(rows, self.schema)
 
@@ -112,7 +106,6 @@ class QueuesView(TableView):
         return {
             "name": name_cell,
             "open": open_cell,
-            "for_you": for_you_cell,
             "limit": limit_cell,
             "down": down_cell,
             "cpus": cells.usage_cell("cpus", digits=11, bar=8),
