@@ -661,7 +661,7 @@ _plain = click.option(
 def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
     """Submit a batch script or a request, and print the job ID.
 
-    SCRIPT is a batch script on this machine, a request (*.toml), or - for a script on stdin.
+    SCRIPT is a file on this machine (a request: *.toml), or - for stdin.
     """
     if inside is not None:
         from hpcdash.cli.alloc import run_inside
