@@ -847,6 +847,21 @@ def check_nodes(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_FORMAT
+@common_options
+def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
+    """List what is used and free on file systems, and of quotas.
+
+    Without PATH: your home, the folder of launches, your jobs' directories, and the paths of
+    [[watch.storage]].
+    """
+    from hpcdash.cli.storage import run_storage
+
+    run_storage(common, paths, form)
+
+
+@click.command()
 @click.argument("source", required=False, default="", metavar="[REQUEST.toml | SCRIPT]")
 @click.option("--like", default="", metavar="JOB", help="A job as large as this one.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs in total.")
@@ -884,6 +899,7 @@ def where(
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
     where,
+    storage,
     alloc,
     render,
     check_nodes,

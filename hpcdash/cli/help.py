@@ -11,7 +11,7 @@ from hpcdash.domain.tables import SITE_TABLES
 
 GROUPS = {
     "Look": ("jobs", "show", "log", "metrics", "script", "nodes", "queues", "chain"),
-    "Usage": ("history", "efficiency", "report", *(spec.name for spec in SITE_TABLES)),
+    "Usage": ("history", "efficiency", "report", *(spec.name for spec in SITE_TABLES), "storage"),
     "Act": (
         "cancel",
         "hold",
@@ -94,6 +94,7 @@ EXAMPLES = {
         "submit request.toml --in 4711",
     ),
     "render": ("render request.toml --for pbs",),
+    "storage": ("storage", "storage /scratch/alice /project/lab"),
     "where": (
         "where --gpus 4 --gpu-mem 40G --time 2d",
         "where train.sh",

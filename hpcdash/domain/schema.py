@@ -86,6 +86,7 @@ SHARES = arrow_schema(tables.SHARES)
 LIMITS = arrow_schema(tables.LIMITS)
 RESERVATIONS = arrow_schema(tables.RESERVATIONS)
 PLACES = arrow_schema(tables.PLACES)
+STORAGE = arrow_schema(tables.STORAGE)
 
 # One row a run of a job: a requeued job has one for each time it ran. Names as in JOBS where they
 # mean the same.

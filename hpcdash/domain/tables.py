@@ -676,6 +676,58 @@ PLACES = TableSpec(
     dropped=("by", "free", "qos", "account", "cluster"),
     empty="No queue is known. hpcdash doctor checks the setup.",
 )
+# File systems and quotas: of no snapshot, queried on request.
+STORAGE = TableSpec(
+    "storage",
+    fields={
+        "path": "text",
+        # The mount point, file system or device.
+        "name": "text",
+        # Holder of the quota (user alice, group lab); null: the whole file system.
+        "owner": "text",
+        # Of a quota, the lower of its limits; null: unreported, or no limit.
+        "used_bytes": "count",
+        "limit_bytes": "count",
+        "free_bytes": "count",
+        "used_inodes": "count",
+        "limit_inodes": "count",
+        # The tools that reported it.
+        "source": "word",
+        # Why the usage is unknown; null if it is known.
+        "problem": "text",
+    },
+    columns=(
+        ColumnSpec("path", 16, 0, flexible=True, longest=60),
+        ColumnSpec("used", 9, 0, "used_bytes"),
+        ColumnSpec("limit", 9, 1, "limit_bytes"),
+        ColumnSpec("free", 9, 0, "free_bytes"),
+        ColumnSpec("share", 14, 1, "used_bytes", "USED %", align="left"),
+        ColumnSpec("files", 9, 2, "used_inodes"),
+        ColumnSpec("max_files", 9, 3, "limit_inodes"),
+        ColumnSpec("owner", 12, 3, longest=24),
+        ColumnSpec("name", 12, 2, title="FILE SYSTEM", heading="FILE_SYSTEM", longest=40),
+        ColumnSpec("source", 8, 4, muted=True, longest=24),
+        ColumnSpec("problem", 12, 1, longest=60),
+    ),
+    identity="path",
+    shown=(
+        "path",
+        "share",
+        "used",
+        "limit",
+        "free",
+        "files",
+        "max_files",
+        "owner",
+        "name",
+        "problem",
+    ),
+    optional=frozenset({"owner", "problem", "used_inodes", "limit_inodes"}),
+    printed=("path", "used", "limit", "free", "files", "max_files", "owner", "name", "problem"),
+    whole=("path",),
+    dropped=("name", "max_files", "files", "owner"),
+    empty="No path is known. Give one: hpcdash storage /scratch/me",
+)
 # Their columns and order can be configured, and their filters bookmarked.
 MAIN_TABLES = (JOBS, NODES, QUEUES, HISTORY)
 # What the site allows.

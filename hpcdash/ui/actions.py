@@ -35,6 +35,7 @@ TABLES = frozenset(tables.TABLES) | {
     "share",
     "where",
     "all",
+    "storage",
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})

@@ -67,6 +67,7 @@ SPECS: dict[str, ViewSpec] = {
         ),
         ViewSpec("share", "share.view:ShareView", root=True),
         ViewSpec("usage", "usage.view:UsageView", root=True),
+        ViewSpec("storage", "usage.storage:StorageView", root=True),
         ViewSpec("submit", "submit.view:SubmitView", "new submission", root=True),
         ViewSpec("where", "submit.places:PlacesView", root=True, capability=Capability.QUEUES),
         ViewSpec("job", "jobs.job:JobView"),
