@@ -157,7 +157,7 @@ def _after(value: object) -> tuple[str, ...]:
     """Read job IDs and conditions, each as text or number; a text may hold several."""
 
     def read(item: object) -> Iterable[str]:
-        return parse_after(shown(item) if type(item) is int else parse_line_text(item))
+        return parse_after(str(item) if type(item) is int else parse_line_text(item))
 
     found = text_list(value, read) if isinstance(value, list) else [read(value)]
     return tuple(dict.fromkeys(chain.from_iterable(found)))

@@ -160,7 +160,7 @@ def http_url(value: object) -> str:
     text = parse_line_text(value)
     try:
         parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment:
@@ -263,9 +263,12 @@ def clock(value: object) -> time:
     if isinstance(value, time):
         return value
     try:
-        return time.fromisoformat(parse_line_text(value))
+        found = time.fromisoformat(parse_line_text(value))
     except ValueError:
         raise ValueError(f'expected a time of day such as "22:00", not {shown(value)}') from None
+    if found.tzinfo is not None:
+        raise ValueError(f"{shown(value)}: set the time zone with zone")
+    return found
 
 
 def zone(value: object) -> str:
