@@ -42,8 +42,8 @@ def parse_ssh_destination(text: str) -> SshDestination:
         text = text.removeprefix("ssh://").removesuffix("/")
     if text.startswith("-"):
         raise ValueError("a destination does not start with '-'")
-    user, at, place = text.rpartition("@")
-    if at and not USER_NAME.fullmatch(user):
+    user, separator, place = text.rpartition("@")
+    if separator and not USER_NAME.fullmatch(user):
         raise ValueError("the part before '@' is not a user name")
     host, port = _split_port(place)
     if not (_HOST.fullmatch(host) or (_IPV6.fullmatch(host) and host.count(":") > 1)):

@@ -42,12 +42,12 @@ def _servers(configuration: LocalConfiguration) -> Iterator[str]:
     """Yield the servers that variables and files name, in order of precedence."""
     yield from filter(None, map(os.environ.get, configuration.server_variables))
     files = configuration.files
-    if named := os.environ.get(configuration.file_variable, ""):
-        if not os.path.exists(named):
+    if named_file := os.environ.get(configuration.file_variable, ""):
+        if not os.path.exists(named_file):
             # A missing file was named on purpose, and the scheduler reports its absence.
-            yield named
+            yield named_file
         others = () if configuration.is_file_alone else files[1:]
-        files = (replace(files[0], files=(named,)), *others)
+        files = (replace(files[0], files=(named_file,)), *others)
     for group in files:
         for file in group.files:
             if server := _server(file, group):

@@ -58,7 +58,7 @@ class MetricPattern:
 
     @property
     def problem(self) -> str:
-        """Message on lines or a pattern left out because they took too long; '' for none."""
+        """Problem of a pattern or of lines that took too long and are left out; '' for none."""
         if self.is_given_up:
             effect = "takes too long and is no longer used"
         elif self._lines_left_out:

@@ -74,8 +74,8 @@ def _split_command(value: object) -> tuple[str, ...]:
         raise ValueError(
             f"{shown(program)}: use a program on the PATH, or a path that starts with / or ~/"
         )
-    for at, word in enumerate(parts):
-        if _fields_in(word) and _is_program_text(parts, at):
+    for index, word in enumerate(parts):
+        if _fields_in(word) and _is_program_text(parts, index):
             raise ValueError(
                 f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a "
                 'job. Use its variable, as in "$HPCDASH_JOB_NAME"'
@@ -83,21 +83,21 @@ def _split_command(value: object) -> tuple[str, ...]:
     return parts
 
 
-def _is_program_text(parts: tuple[str, ...], at: int) -> bool:
+def _is_program_text(parts: tuple[str, ...], index: int) -> bool:
     """Return whether an interpreter runs a word as its program, after -c or -e or in that word."""
-    if at == 1 and PurePath(parts[0]).name in _TEXT_FIRST:
+    if index == 1 and PurePath(parts[0]).name in _TEXT_FIRST:
         return True
-    if _ANY_TEXT_OPTION.fullmatch(parts[at - 1]) or _ANY_TEXT_OPTION.fullmatch(parts[at]):
+    if _ANY_TEXT_OPTION.fullmatch(parts[index - 1]) or _ANY_TEXT_OPTION.fullmatch(parts[index]):
         return True
 
     def is_interpreter(word: str) -> bool:
         name = PurePath(word).name
         return name in _SHELLS or _INTERPRETER.fullmatch(name) is not None
 
-    command = list(dropwhile(lambda word: not is_interpreter(word), parts[:at]))
+    command = list(dropwhile(lambda word: not is_interpreter(word), parts[:index]))
     if not command:
         return False
-    if parts[at].startswith(_TEXT_OPTIONS):
+    if parts[index].startswith(_TEXT_OPTIONS):
         return True
     options = list(dropwhile(lambda word: not _TEXT_OPTION.fullmatch(word), command[1:]))
     return bool(options) and all(option.startswith("-") for option in options)

@@ -73,7 +73,7 @@ def with_queue_defaults(
 def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
     """Return the site's queue for such requests, else the cluster's; '' if it has none.
 
-    The cluster's is its default queue, else the first; for GPUs only queues with GPUs count, if any.
+    The cluster's queue is its default, else its first; for GPUs, among those with GPUs, if any.
     """
     slot_type = request.slot_type or request.site.slot_type
     needs_gpus = request.slots > 0 and slot_type is not SlotType.CPU

@@ -56,7 +56,7 @@ class PollSettings(Struct, frozen=True):
     commands_per_minute: Annotated[int, whole_in_range(1, 600, "commands a minute")] = 30
     controller_share: Annotated[
         float,
-        in_range(0.001, 0.1, why=" (hpcdash takes at most a tenth of the controller's time)"),
+        in_range(0.001, 0.1, note=" (hpcdash takes at most a tenth of the controller's time)"),
     ] = 0.1
 
 
@@ -140,7 +140,7 @@ def _node_list(text: str) -> str:
 
 
 class QuotaSettings(Struct, frozen=True):
-    """[[share.POOL.quotas]]: most nodes of each of `users` ("*": everyone) at once at a priority."""
+    """[[share.POOL.quotas]]: most nodes of each user ("*": everyone) at once at a priority."""
 
     priority: Annotated[Priority, values.line(parse_priority)]
     nodes: Annotated[int, whole_in_range(0, _MAX_SLOTS, "nodes")]
@@ -222,7 +222,10 @@ def read_settings(
     *,
     is_sites: bool,
 ) -> tuple[Settings, list[tuple[KeyPath, str]]]:
-    """Read the settings, which are valid without problems, and the problems as (key path, message)."""
+    """Read the settings, and the problems as (key path, message).
+
+    The settings are valid only without problems.
+    """
     root = Table(document, _hint)
     settings = build(Settings, root.fit(Settings), file=file)
     if action_names is not None:

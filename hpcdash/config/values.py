@@ -75,19 +75,20 @@ def line_like(fits: Callable[[str], object], problem: str) -> Callable[[object],
     return line(check)
 
 
-def number(value: object, smallest: float, largest: float, unit: str = "", why: str = "") -> float:
-    """Read a finite number in a range, both ends included."""
-    named = f" {unit}" if unit else ""
+def number(value: object, smallest: float, largest: float, unit: str = "", note: str = "") -> float:
+    """Read a finite number in a range, both ends included; a `note` on the range ends its error."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected a number{' of' if unit else ''}{named}, not {shown(value)}")
+        kind = f"a number of {unit}" if unit else "a number"
+        raise ValueError(f"expected {kind}, not {shown(value)}")
     if not smallest <= value <= largest:
-        raise ValueError(f"expected {smallest:g} to {largest:g}{named}{why}, not {shown(value)}")
+        amounts = f"{smallest:g} to {largest:g} {unit}".rstrip()
+        raise ValueError(f"expected {amounts}{note}, not {shown(value)}")
     return float(value)
 
 
-def in_range(smallest: float, largest: float, unit: str = "", why: str = "") -> Reader:
+def in_range(smallest: float, largest: float, unit: str = "", note: str = "") -> Reader:
     """Return a reader of a number in a range."""
-    return partial(number, smallest=smallest, largest=largest, unit=unit, why=why)
+    return partial(number, smallest=smallest, largest=largest, unit=unit, note=note)
 
 
 def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
@@ -102,9 +103,9 @@ def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
     return read
 
 
-def seconds_in_range(smallest: float, largest: float, why: str = "") -> Reader:
+def seconds_in_range(smallest: float, largest: float, note: str = "") -> Reader:
     """Return a reader of a number of seconds in a range, or of text with a unit."""
-    return lambda value: number(seconds(value), smallest, largest, "seconds", why)
+    return lambda value: number(seconds(value), smallest, largest, "seconds", note)
 
 
 def whole(value: object, smallest: int, largest: int) -> int:
@@ -316,7 +317,7 @@ def secret_text(value: object) -> str:
 ssh_destination = line(parse_ssh_destination, "{} is not an ssh destination: ")
 port = partial(whole, smallest=1, largest=65535)
 counted = partial(count, smallest=1)
-share = in_range(0.001, 1, why=" (a share: 0.85 is 85%)")
+share = in_range(0.001, 1, note=" (a share: 0.85 is 85%)")
 texts = nonempty_array(parse_line_text, "texts")
 user_name = line_like(USER_NAME.fullmatch, "{} is not a user name")
 variable_name = line_like(

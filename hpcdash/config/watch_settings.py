@@ -315,7 +315,7 @@ class PoolsRule(Struct, frozen=True):
 
 
 class Secret(_Secretive, frozen=True):
-    """Secret that is never shown: a `text`, the first line of a `file`, or an environment `variable`.
+    """Secret that is never shown: a `text`, a file's first line, or an environment variable.
 
     File and variable are of this machine; all three are '' for none.
     """

@@ -152,7 +152,7 @@ def received(path: str) -> list[Callback]:
 
 
 def named(names: Iterable[str]) -> list[Callback]:
-    """Return callbacks by MODULE:NAME, on the node: an object, or a class, called without arguments.
+    """Return callbacks by MODULE:NAME, on the node; a class is called without arguments.
 
     A name that cannot be imported or is no Callback is logged and left out.
     """

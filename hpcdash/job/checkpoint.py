@@ -241,7 +241,7 @@ class Checkpoints:
             self._barrier()
 
     def _by_attempt(self) -> list[tuple[int, int, Path]]:
-        """Return step, attempt and path of the checkpoints, also of torn ones, the highest first."""
+        """Return step, attempt and path of all checkpoints, torn or not, the highest first."""
         try:
             names = os.listdir(self.folder)
         except OSError:
@@ -419,8 +419,8 @@ def read_marker(path: Path) -> dict[str, Any] | None:
 
 def saved_at(marker: dict[str, Any]) -> float:
     """Return a marker's time in epoch seconds; 0 if it has none."""
-    at = marker.get("saved_at")
-    return at if isinstance(at, (int, float)) else 0.0
+    epoch = marker.get("saved_at")
+    return epoch if isinstance(epoch, (int, float)) else 0.0
 
 
 def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str:

@@ -86,6 +86,9 @@ class JobContext:
         is_launched = is_launcher_set(given)
         local_ranks = () if is_launched else (*MPI_LOCAL_RANKS, "SLURM_LOCALID")
         sizes = () if is_launched else (*MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS")
+        local_world_size = first_whole_number(given, "LOCAL_WORLD_SIZE")
+        if not is_launched:
+            local_world_size = _local_world_size(given, slots)
         return cls(
             job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "HPCDASH_JOB_ID"),
             step_id=_text(given, "SLURM_STEP_ID", "SLURM_STEPID", "PBS_TASKNUM"),
@@ -97,17 +100,11 @@ class JobContext:
                 first_whole_number(given, "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NUM_NODES"),
                 len(hosts),
             ),
-            local_world_size=(
-                first_whole_number(given, "LOCAL_WORLD_SIZE")
-                if is_launched
-                else _local_world_size(given, slots)
-            ),
+            local_world_size=local_world_size,
             gpus_per_node=_gpus(given),
             hostnames=hosts,
             master_addr=_first(
-                _text(given, "MASTER_ADDR"),
-                hosts[0] if hosts else None,
-                _text(given, "SLURM_LAUNCH_NODE_IPADDR"),
+                _text(given, "MASTER_ADDR"), *hosts[:1], _text(given, "SLURM_LAUNCH_NODE_IPADDR")
             ),
             master_port=first_whole_number(given, "MASTER_PORT") or _port(given),
             output_dir=_text(given, "JOB_DIR"),
@@ -118,7 +115,7 @@ class JobContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0 or a process without ranks, which writes logs and deletes files."""
+        """Whether this is rank 0 or a process without ranks: it writes logs and deletes files."""
         return not self.rank
 
     def torch_distributed_env(self) -> dict[str, str]:
@@ -180,8 +177,8 @@ def _port(given: Mapping[str, str]) -> int:
 
 
 def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
-    # A step takes precedence over its job: of two nodes with two tasks each, `srun -n3` has one task
-    # on the second.
+    # A step takes precedence over its job: with `srun -n3` on two nodes of two tasks each, the
+    # second node has one task.
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
         _node_value(given, "SLURM_STEP_TASKS_PER_NODE"),
@@ -196,7 +193,7 @@ def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int |
 
 
 def _node_value(given: Mapping[str, str], name: str) -> int | None:
-    """Return this node's number in `4(x2),3`, which is 4 for the first two nodes and 3 for the next.
+    """Return this node's number in `4(x2),3`, which is 4 for the first two nodes, then 3.
 
     It is the first number if the node is unknown, None if the list has none for it.
     """

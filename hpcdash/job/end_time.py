@@ -77,8 +77,8 @@ def process_start() -> float:
     now = time()
     try:
         with open("/proc/self/stat", "rb") as fields, open("/proc/uptime", "rb") as uptime:
-            # The 22nd field is the start in clock ticks since boot; the 2nd, in brackets, may contain
-            # any character.
+            # The 22nd field is the start in clock ticks since boot; the 2nd, in brackets, may
+            # have any character.
             ticks = int(fields.read().rpartition(b")")[2].split()[19])
             age = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
@@ -94,7 +94,7 @@ def _positive(text: str) -> float | None:
 
 
 def _query_slurm(given: Mapping[str, str]) -> float | None:
-    """Return the EndTime of `scontrol show job`; None if it fails, as Slurm is not needed to train."""
+    """Return the EndTime of `scontrol show job`; None if it fails: a training needs no Slurm."""
     import re
     import subprocess
     from datetime import datetime, timezone

@@ -137,9 +137,7 @@ class TrainingGuard:
 
     @property
     def rank(self) -> int:
-        """Rank among all that train, 0 for a single process: from `rank=`, torch.distributed or the
-        environment.
-        """
+        """Rank among all that train, by `rank=`, torch.distributed or the environment; else 0."""
         return self._rank.now
 
     def step(self, step: int, /, **metrics: Any) -> None:

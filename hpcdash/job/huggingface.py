@@ -74,13 +74,13 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         """Return the step of the newest complete checkpoint; -1 for none."""
         newest = (0.0, -1)
         for path, step in _checkpoints(folder):
-            defect, at = _state(path)
+            defect, epoch = _state(path)
             if defect:
                 self._log.warn(
                     path.name, f"the checkpoint {path} is incomplete and was skipped: {defect}"
                 )
             else:
-                newest = max(newest, (at, step))
+                newest = max(newest, (epoch, step))
         return newest[1]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

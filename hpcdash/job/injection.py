@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, Union, get_args, 
 from hpcdash.job.context import JobContext
 
 NAME = "job"
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -97,16 +98,14 @@ def _context_parameters(
     function: Callable[..., Any], signature: inspect.Signature
 ) -> Iterator[Parameter]:
     """Yield the parameters named `job` or annotated JobContext, except those that partials set."""
-    layers = list(_layers(function))
-    preset = {
-        name for layer in layers if isinstance(layer, functools.partial) for name in layer.keywords
-    }
-    names = getattr(layers[-1], "__globals__", {})
+    skipped: set[str] = set()
+    for layer in _layers(function):
+        if isinstance(layer, functools.partial):
+            skipped.update(layer.keywords)
+    # The last layer is the `def`.
+    names = getattr(layer, "__globals__", {})
     for parameter in signature.parameters.values():
-        if (
-            parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-            or parameter.name in preset
-        ):
+        if parameter.kind in _VARIADIC or parameter.name in skipped:
             continue
         if parameter.name == NAME or _is_context(parameter.annotation, names):
             yield parameter

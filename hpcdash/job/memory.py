@@ -107,7 +107,10 @@ class MemoryGuard:
     def _gpu_reason(self) -> str:
         if self._gpu_free_bytes is None:
             return ""
-        cuda = _torch_cuda()
+        # torch.cuda if the program already uses it.
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is not None and not (cuda.is_available() and cuda.is_initialized()):
+            cuda = None
         free = self._measure_gpu(cuda)
         if free >= self._gpu_free_bytes:
             return ""
@@ -126,12 +129,6 @@ class MemoryGuard:
         if self._gpu_free is not None:
             return self._gpu_free()
         return float("inf") if cuda is None else float(cuda.mem_get_info()[0])
-
-
-def _torch_cuda() -> Any:
-    """Return torch.cuda if the program already uses it, else None."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None
 
 
 def host_used_percent(proc: str = "/proc") -> float | None:

@@ -34,8 +34,8 @@ _RECENT_SAVES = 5
 
 
 class Preemption:
-    """Reports when to save and end: after SIGUSR1 or SIGTERM, or if less than 2 × (iteration + save)
-    is left until the job's end.
+    """Reports when to save and end: after SIGUSR1 or SIGTERM, or 2 × (iteration + save) before the
+    job's end.
 
     At the latest that is 10 s before the end, or a twentieth of the time left at the start.
 
@@ -288,7 +288,7 @@ class Preemption:
                 os.kill(os.getpid(), number)
             return
         if os.getpid() != self._process:
-            # A forked worker of a data loader ends at TERM, and survives a warning to the whole step.
+            # A forked worker of a data loader ends at TERM, and survives a warning to the step.
             if number == signal.SIGTERM or callable(previous):
                 signal.signal(number, previous or signal.SIG_DFL)
                 os.kill(os.getpid(), number)

@@ -67,8 +67,8 @@ def find_rank(given: Mapping[str, str]) -> int | None:
 def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
     """Return this process's rank among all that train; 0 if the environment has no ranks.
 
-    If only the ranks of its node and on its node are known, it is the node's rank, so that a process
-    on another node than the first is not rank 0.
+    If only the rank of its node and its rank there are known, it is the node's rank: a process on
+    another node than the first is not rank 0.
     """
     given = os.environ if environment is None else environment
     rank = find_rank(given)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def torch_all_reduce_max(number: int) -> int:
-    """Return the highest number of all ranks: a collective over torch.distributed's default group."""
+    """Return the highest number of all ranks: a collective over torch's default process group."""
     torch = sys.modules["torch"]
     distributed = torch.distributed
     # NCCL reduces only tensors on GPUs; gloo and mpi only tensors in host memory.
@@ -71,7 +71,7 @@ ALONE = (
 
 
 def broadcast_from_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
-    """Return rank 0's number, which is -1 or more, in all ranks; other ranks' numbers are ignored."""
+    """Return rank 0's number, which is -1 or more, in all ranks; other numbers are ignored."""
     return all_reduce_highest(number + 1 if rank == 0 else 0, all_reduce_max) - 1
 
 

@@ -360,7 +360,7 @@ def _item(path: str, index: int | None) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _failure(error: BaseException) -> Failure:
-    """Return an error with its traceback, which starts at the function's own frames if it has any."""
+    """Return an error with its traceback, from the function's own frames on if it has any."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in (
         __name__,

@@ -199,7 +199,10 @@ def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
 
 
 def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[int, Tensor]:
-    """Read the tensors of ranks by number, into host memory; raises RuntimeError like read_plain."""
+    """Read the tensors of ranks by number, into host memory.
+
+    Raises RuntimeError as `read_plain` does.
+    """
     found: dict[int, Tensor] = {}
     for rank in ranks:
         path = _file(folder, rank, "pt")
@@ -246,7 +249,7 @@ def _file(folder: str | os.PathLike[str], rank: int, ending: str) -> str:
 
 
 def _compact(tensor: Tensor) -> Tensor:
-    """Return a tensor without other memory: torch would write all the memory that it is a view of."""
+    """Return a tensor with memory of its own: torch would write all that it is a view of."""
     if tensor.layout is not sys.modules["torch"].strided:
         return tensor
     storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()

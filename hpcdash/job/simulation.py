@@ -134,7 +134,7 @@ def _wait_for_suspension(
 
 
 def _wait_until(is_reached: Callable[[], bool], limit_seconds: float | None) -> bool:
-    """Wait until a condition is true; return whether it became so within the limit, None: no limit."""
+    """Wait until a condition is true; return False after `limit_seconds` (None: no limit)."""
     deadline = None if limit_seconds is None else monotonic() + limit_seconds
     while not is_reached():
         if deadline is not None and monotonic() >= deadline:

@@ -32,9 +32,9 @@ def spare_workers_from(numbers: Iterable[int]) -> None:
     if start is None:
         return
 
-    def start_spared(*given: Any, **named: Any) -> Any:
+    def start_spared(*args: Any, **kwargs: Any) -> Any:
         with blocked(_spared):
-            return start(*given, **named)
+            return start(*args, **kwargs)
 
     vars(util)["spawnv_passfds"] = start_spared
     _has_wrapped = True

@@ -20,7 +20,7 @@ class RunStatus(str, Enum):
 
 
 class EmittedBy(str, Enum):
-    """Source of a completion: the runner on the node, or the client, from the scheduler's report."""
+    """Source of a completion: the runner on the node, or the client by the scheduler's report."""
 
     RUNNER = "runner"
     CLIENT = "client"

@@ -96,8 +96,8 @@ _command: _Command | None = None
 
 
 def receive_suspend_command() -> bool:
-    """Return whether the coordinator has requested this task to suspend; if so, the coordinator sees
-    that the task has received the request.
+    """Return whether the coordinator has requested this task to suspend; if so, it is notified that
+    the task has received the request.
 
     It is True only on node 0, in each of its processes, and stays True: save, then call
     `go_suspend`. It may be called at each step: it checks at most every 0.2 s.

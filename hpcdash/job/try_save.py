@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
 from functools import lru_cache
 
 import hpcdash.job.shards as shards
@@ -28,7 +29,7 @@ class TrySave:
     """
 
     def __init__(self, parts: tuple[Any, ...], checkpoints: Any, replicated: bool | None) -> None:
-        """`checkpoints` are hpcdash.job.checkpoint's, with a `barrier` if there are several ranks."""
+        """Take hpcdash.job.checkpoint's `checkpoints`, with a `barrier` for several ranks."""
         self._model = _inner(parts[0])
         self._parts = dict(zip(_PARTS, (self._model, *parts[1:])))
         self._is_distributed = torch_is_distributed()
@@ -108,7 +109,9 @@ class TrySave:
             )
         state = shards.put_together(saved["state"], tensors, self._tensor_finder())
         if saved["metadata"] is not None:
-            state["model"] = _with_metadata(state["model"], saved["metadata"])
+            # torch has the versions of a module's parts in an attribute of its state.
+            state["model"] = OrderedDict(state["model"])
+            state["model"]._metadata = saved["metadata"]
         for name, part in self._parts.items():
             part_state = state.get(name)
             if part is None and part_state is not None:
@@ -224,15 +227,6 @@ def barrier() -> object:
 
 def _ranks() -> int:
     return int(sys.modules["torch"].distributed.get_world_size()) if torch_is_distributed() else 1
-
-
-def _with_metadata(state: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return a module's state with the versions of its parts, which torch has in an attribute."""
-    from collections import OrderedDict
-
-    ordered = OrderedDict(state)
-    ordered._metadata = metadata  # type: ignore[attr-defined]
-    return ordered
 
 
 def _inner(model: Any) -> Any:

@@ -30,7 +30,7 @@ for _folder in __path__[1:]:
 
 
 def job_zip() -> bytes:
-    """Return a zip of `hpcdash/job/`, with an `hpcdash/__init__.py` that finds an installed hpcdash.
+    """Return a zip of `hpcdash/job/`, whose `hpcdash/__init__.py` finds an installed hpcdash.
 
     The same files give the same bytes, also if they are in such a zip. Raises FileNotFoundError if
     this package has no files.

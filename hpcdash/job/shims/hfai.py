@@ -1,4 +1,4 @@
-"""Module that programs import as `hfai`: its client, checkpoint, multiprocessing and distributed."""
+"""Module that programs import as `hfai`: client, checkpoint, multiprocessing and distributed."""
 
 from __future__ import annotations
 
