@@ -50,6 +50,9 @@ def spawn(
                 )
                 process.start()
                 running[number] = process
+                # A signal during the start reached only the processes before this one.
+                for earlier in tuple(passed_on):
+                    _send_signal(process, earlier)
             while running:
                 sentinels = connection.wait([process.sentinel for process in running.values()])
                 for number, process in list(running.items()):
@@ -88,8 +91,7 @@ def _signals_passed_on(running: dict[int, SpawnProcess]) -> Iterator[set[int]]:
     def pass_on(number: int, _: object) -> None:
         passed_on.add(number)
         for process in list(running.values()):
-            if process.pid is not None:
-                os.kill(process.pid, number)
+            _send_signal(process, number)
 
     caught = []
     if threading.current_thread() is threading.main_thread():
@@ -102,6 +104,11 @@ def _signals_passed_on(running: dict[int, SpawnProcess]) -> Iterator[set[int]]:
     finally:
         for number in caught:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _send_signal(process: SpawnProcess, number: int) -> None:
+    if process.pid is not None:
+        os.kill(process.pid, number)
 
 
 def _run(
