@@ -42,8 +42,8 @@ def parse_ssh_destination(text: str) -> SshDestination:
         text = text.removeprefix("ssh://").removesuffix("/")
     if text.startswith("-"):
         raise ValueError("a destination does not start with '-'")
-    user, at, place = text.rpartition("@")
-    if at and not USER_NAME.fullmatch(user):
+    user, separator, place = text.rpartition("@")
+    if separator and not USER_NAME.fullmatch(user):
         raise ValueError("the part before '@' is not a user name")
     host, port = _split_port(place)
     if not (_HOST.fullmatch(host) or (_IPV6.fullmatch(host) and host.count(":") > 1)):
@@ -56,14 +56,14 @@ def _split_port(place: str) -> tuple[str, int | None]:
         host, bracket, rest = place[1:].partition("]")
         if not bracket or ":" not in host or (rest and not rest.startswith(":")):
             raise ValueError("brackets hold an IPv6 address, as in [::1]:22")
-        return host, _port(rest[1:]) if rest else None
+        return host, _parse_port(rest[1:]) if rest else None
     if place.count(":") == 1:
         host, _, port = place.partition(":")
-        return host, _port(port)
+        return host, _parse_port(port)
     return place, None
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= MAX_PORT:
         raise ValueError(f"the port is a number from 1 to {MAX_PORT}")
     return int(text)

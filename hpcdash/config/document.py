@@ -19,33 +19,33 @@ _REPEATED = re.compile(
 )
 
 
-def parse_document(text: str, named: str) -> dict[str, object]:
-    """Parse a TOML text; raises ConfigProblems with the line of what is not TOML."""
+def parse_document(text: str, file_name: str) -> dict[str, object]:
+    """Parse a TOML text; raises ConfigProblems with the line of a syntax error."""
     line = overlong_key_line(text)
     if line is not None:
-        raise _refusal(named, line, f"this key has more than {MAX_KEY_PARTS} parts")
+        raise _refusal(file_name, line, f"this key has more than {MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise _refusal(named, None, "arrays or tables are nested too deeply") from None
+        raise _refusal(file_name, None, "arrays or tables are nested too deeply") from None
     except ValueError as error:
         message = str(error)
-    match = _POSITION.search(message)
-    reported = message[: match.start()] if match else message
-    if _REPEATED.fullmatch(reported):
-        reported = "duplicate key or table"
-    reported = f"not TOML: {printable(reported)}"
-    if match is None:
-        # The one such case: an integer with more digits than Python converts.
-        raise _refusal(named, None, reported)
-    if match[1] is None:
+    position = _POSITION.search(message)
+    reason = message[: position.start()] if position else message
+    if _REPEATED.fullmatch(reason):
+        reason = "duplicate key or table"
+    reason = f"not TOML: {printable(reason)}"
+    if position is None:
+        # An integer with more digits than Python converts has no position.
+        raise _refusal(file_name, None, reason)
+    if position[1] is None:
         last_line = max(1, len(text.split("\n")) - text.endswith("\n"))
-        raise _refusal(named, last_line, f"{reported}, at the end of the file")
-    raise _refusal(named, int(match[1]), f"{reported} (column {match[2]})")
+        raise _refusal(file_name, last_line, f"{reason}, at the end of the file")
+    raise _refusal(file_name, int(position[1]), f"{reason} (column {position[2]})")
 
 
-def _refusal(named: str, line: int | None, message: str) -> ConfigProblems:
-    return ConfigProblems(named, [Problem(line, "", message)])
+def _refusal(file_name: str, line: int | None, message: str) -> ConfigProblems:
+    return ConfigProblems(file_name, [Problem(line, "", message)])
 
 
 def read_bytes(file: Path) -> bytes | None:
@@ -53,39 +53,42 @@ def read_bytes(file: Path) -> bytes | None:
 
     Raises ConfigError if it cannot be read or is too large.
     """
-    named = shown_path(file)
+    file_name = shown_path(file)
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(MAX_FILE_BYTES + 1)
+        with file.open("rb") as source:
+            raw = source.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
     except IsADirectoryError:
-        raise ConfigError("this is a directory; expected a TOML file", file=named) from None
+        raise ConfigError("this is a directory; expected a TOML file", file=file_name) from None
     except PermissionError:
         raise ConfigError(
-            "no permission to read it", "Check its owner and mode with `ls -l`.", file=named
+            "no permission to read it", "Check its owner and mode with `ls -l`.", file=file_name
         ) from None
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or error}", file=named) from None
+        raise ConfigError(f"cannot be read: {error.strerror or error}", file=file_name) from None
     except ValueError:
-        raise ConfigError("not a valid file name", file=named) from None
+        raise ConfigError("not a valid file name", file=file_name) from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(
-            f"larger than {MAX_FILE_BYTES // 1024} KiB, too large for a configuration", file=named
+            f"larger than {MAX_FILE_BYTES // 1024} KiB, too large for a configuration",
+            file=file_name,
         )
     return raw
 
 
-def decode(raw: bytes, named: str) -> str:
+def decode(raw: bytes, file_name: str) -> str:
     """Decode UTF-8 with or without a byte order mark; raises ConfigProblems."""
     if raw.startswith(_UTF16_MARKS):
-        raise _refusal(named, 1, "this is UTF-16; TOML is UTF-8: save it as UTF-8")
+        raise _refusal(file_name, 1, "this is UTF-16; TOML is UTF-8: save it as UTF-8")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
-        raise _refusal(named, line, f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8") from None
+        raise _refusal(
+            file_name, line, f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8"
+        ) from None
 
 
 def example_text() -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,15 +15,15 @@ from hpcdash.backends.registry import ON_LOGIN_NODES, load_backend, local_config
 
 # No configuration that names a server is longer than this.
 _READ_CHARACTERS = 4_000_000
-# In place of what this user may not read.
+# Text and server of a file that this user may not read.
 _UNREAD = "?"
 
 
 def local_schedulers() -> dict[str, str]:
     """Return this machine's schedulers in order of trial, with the servers they are configured for.
 
-    Commands without a configuration are installed packages, and no cluster; a configuration that
-    names no server belongs to none either. Whether the commands exist is not checked.
+    A scheduler's commands may be installed without a configuration, or with one that names no
+    server: neither is a cluster. The commands themselves are not checked.
     """
     servers = {name: next(_servers(local_configuration(name)), "") for name in ON_LOGIN_NODES}
     return {name: server for name, server in servers.items() if server}
@@ -31,52 +31,44 @@ def local_schedulers() -> dict[str, str]:
 
 def no_scheduler_reason() -> str:
     """Return the reason why `local_schedulers` finds no scheduler."""
-    there = (
-        one.unconfigured
-        for one in map(local_configuration, ON_LOGIN_NODES)
-        if shutil.which(one.command)
-    )
+    for configuration in map(local_configuration, ON_LOGIN_NODES):
+        if shutil.which(configuration.command):
+            return configuration.unconfigured
     titles = " nor ".join(load_backend(name).title for name in ON_LOGIN_NODES)
-    return next(there, f"neither {titles} is installed here")
+    return f"neither {titles} is installed here"
 
 
 def _servers(configuration: LocalConfiguration) -> Iterator[str]:
+    """Yield the servers that variables and files name, in order of precedence."""
     yield from filter(None, map(os.environ.get, configuration.server_variables))
     files = configuration.files
-    if named := os.environ.get(configuration.file_variable, ""):
-        if not os.path.exists(named):
+    if named_file := os.environ.get(configuration.file_variable, ""):
+        if not os.path.exists(named_file):
             # A missing file was named on purpose, and the scheduler reports its absence.
-            yield named
-        files = (
-            replace(files[0], files=(named,)),
-            *(() if configuration.is_file_alone else files[1:]),
-        )
+            yield named_file
+        others = () if configuration.is_file_alone else files[1:]
+        files = (replace(files[0], files=(named_file,)), *others)
     for group in files:
         for file in group.files:
-            if (text := _text(file)) is not None and (server := _server(text, file, group)):
+            if server := _server(file, group):
                 yield server
 
 
-def _text(file: str) -> str | None:
-    """None where there is no such file."""
+def _read_text(file: str) -> str:
+    """Return the text of a file: '' if it does not exist, _UNREAD without permission."""
     try:
         with Path(file).open(encoding="utf-8", errors="replace") as source:
             return source.read(_READ_CHARACTERS)
     except OSError as error:
-        return _UNREAD if isinstance(error, PermissionError) and os.path.exists(file) else None
+        return _UNREAD if isinstance(error, PermissionError) and os.path.exists(file) else ""
 
 
-def _server(text: str, file: str, group: ServerFiles) -> str:
-    """The first server that a file names, or one that it includes."""
+def _server(file: str, group: ServerFiles) -> str:
+    """Return the first server that a file or a file it includes names; '' for none."""
+    text = _read_text(file)
     if text == _UNREAD:
         return _UNREAD
-    if server := _found(group.pattern, text):
-        return server
-    names = group.included.findall(text) if group.included else ()
-    parts = (_text(os.path.join(os.path.dirname(file), name)) for name in names)
-    return next(filter(None, (_found(group.pattern, part or "") for part in parts)), "")
-
-
-def _found(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
+    included = group.included.findall(text) if group.included else ()
+    folder = os.path.dirname(file)
+    texts = chain([text], (_read_text(os.path.join(folder, name)) for name in included))
+    return next((match[1] for match in map(group.pattern.search, texts) if match), "")

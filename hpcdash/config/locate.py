@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from hpcdash.config.problems import KeyPath, Problem, dotted
 
@@ -35,10 +36,8 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     the keys before the first syntax error.
     """
     scanner = _Scanner(text)
-    try:
+    with suppress(ValueError, IndexError, RecursionError):
         scanner.scan()
-    except (ValueError, IndexError, RecursionError):
-        pass
     return scanner.lines
 
 
@@ -68,7 +67,7 @@ def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
 def located(text: str, problems: Iterable[tuple[KeyPath, str]]) -> list[Problem]:
     """Return problems of a text with their lines, in its order.
 
-    Those of missing keys come last: a misspelt key is often the cause.
+    Problems of missing keys come last: a misspelt key is often the cause.
     """
     lines = key_lines(text)
     found = [Problem(find_line(lines, path), dotted(path), message) for path, message in problems]
@@ -93,7 +92,7 @@ class _Scanner:
 
     def __init__(self, text: str) -> None:
         self.lines: dict[KeyPath, int] = {}
-        # The next one is last.
+        # In reverse: the next token is the last element.
         self._tokens = [("", text.count("\n") + 1), *reversed(_tokens(text))]
         self._last_number: dict[KeyPath, int] = {}
 

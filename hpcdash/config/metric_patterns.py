@@ -15,16 +15,17 @@ from typing import Any
 from hpcdash.domain.text import counted
 from hpcdash.errors import ConfigError
 
-_PLACES = {"step", "last_step", "epoch", "tokens"}
-# A line that no format fits, and what teaches it.
+PLACES = {"step", "last_step", "epoch", "tokens"}
+# A line that no format fits, and the setting that reads it.
 EXAMPLE_LINE = "round 12: objective -0.31"
 EXAMPLE = """\
 [metrics]
 patterns = ['round (?P<step>\\d+): objective (?P<loss>\\S+)']"""
 # Time limit of one line; a usual line takes some millionths of a second.
 LINE_SECONDS = 0.25
-# Time limit of all lines: this at once, and so much for each line read.
-_BURST_SECONDS, _SECONDS_A_LINE = 1.0, 1e-4
+# Time limit of all lines: the burst, and so much for each line read.
+_BURST_SECONDS = 1.0
+_SECONDS_A_LINE = 1e-4
 # regex writes counts out, and would take all memory for some; lines have 8 KiB at most.
 _MAX_UNROLLED = 50_000
 _TOKEN = re.compile(
@@ -36,7 +37,7 @@ _REMEDY = ": a repetition within a repetition, as in (a+)+, may be the cause"
 
 
 class MetricPattern:
-    """Regular expression with its cost in this process: one that takes too long is used no more.
+    """Regular expression with its cost in this process; if it takes too long, it is given up.
 
     Raises ValueError for a text that is no expression.
     """
@@ -57,38 +58,38 @@ class MetricPattern:
 
     @property
     def problem(self) -> str:
-        """Message on lines or a pattern left out because they took too long; '' for none."""
+        """Problem of a pattern or of lines that took too long and are left out; '' for none."""
         if self.is_given_up:
-            what = "takes too long and is no longer used"
+            effect = "takes too long and is no longer used"
         elif self._lines_left_out:
-            what = f"took too long on {counted(self._lines_left_out, 'line')}, left out"
+            effect = f"took too long on {counted(self._lines_left_out, 'line')}, left out"
         else:
             return ""
-        return f"the pattern {self.text!r} of [metrics] {what}{_REMEDY}"
+        return f"the pattern {self.text!r} of [metrics] {effect}{_REMEDY}"
 
     def search(self, text: str) -> dict[str, str | None] | None:
         """Return the named groups of the first match; None if there is none, or none in time."""
         if self.is_given_up:
             return None
         # Not real time, of which other processes take their part.
-        began = time.thread_time()
+        start = time.thread_time()
         try:
-            found = self._search(text, began)
+            match = self._search(text, start)
         except TimeoutError:
             self._lines_left_out += 1
-            found = None
+            match = None
         self._lines += 1
-        self._seconds += min(time.thread_time() - began, LINE_SECONDS)
+        self._seconds += min(time.thread_time() - start, LINE_SECONDS)
         self.is_given_up = self._seconds > _BURST_SECONDS + _SECONDS_A_LINE * self._lines
-        return None if found is None else found.groupdict()
+        return None if match is None else match.groupdict()
 
-    def _search(self, text: str, began: float) -> Any:
+    def _search(self, text: str, start: float) -> Any:
         """Return the match or None; raises TimeoutError."""
         for _ in range(_MAX_TRIES):
             try:
                 return self._expression.search(text, timeout=LINE_SECONDS)
             except TimeoutError:
-                if time.thread_time() - began >= LINE_SECONDS / 2:
+                if time.thread_time() - start >= LINE_SECONDS / 2:
                     raise
         raise TimeoutError
 
@@ -103,7 +104,7 @@ def pattern_problems(patterns: Iterable[str]) -> list[str]:
     return [problem for text in patterns if (problem := _compiled(text).problem)]
 
 
-# One for all logs: what it costs is known once.
+# All logs share a pattern and the count of its cost.
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> MetricPattern:
     try:
@@ -116,7 +117,7 @@ def _compiled(pattern: str) -> MetricPattern:
             f"the pattern {pattern!r} is not a regular expression: {error}",
             "Correct it; see the documentation of Python's `re`.",
         ) from None
-    if not names - _PLACES:
+    if not names - PLACES:
         raise ConfigError(
             f"the pattern {pattern!r} has no metric",
             "Add a named group, as in loss=(?P<loss>[0-9.]+).",
@@ -141,5 +142,6 @@ def _unrolled(pattern: str) -> int:
             sizes[-1] += last * (int(token["count"]) - 1)
             last *= int(token["count"])
         else:
-            sizes[-1], last = sizes[-1] + 1, 1
+            sizes[-1] += 1
+            last = 1
     return sizes[0]

@@ -16,11 +16,11 @@ from typing import Any, TypeVar, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import fields
 
-from hpcdash.config.problems import KeyPath, printable, shown
+from hpcdash.config.problems import KeyPath, dotted, printable, shown
 
 T = TypeVar("T", bound=Struct)
-# One value of a TOML document in, a checked value out; raises ValueError with the reason and the
-# expected value.
+# Checks a value of a TOML document and returns what the record holds; raises ValueError with the
+# reason and the expected value.
 Reader = Callable[[object], Any]
 # Returns the text after "unknown key": from a key, the path of its table, and the keys known there.
 Hint = Callable[[str, KeyPath, Collection[str]], str]
@@ -42,8 +42,8 @@ class SameTable(Struct, frozen=True):
 class Table:
     """Table of a document: its `values` and its `path`.
 
-    All tables of a document share its `problems`, which are (key path, message), and `document`,
-    its own values.
+    All tables of a document share its `problems`, as (key path, message), and `document`, the
+    values of the whole.
     """
 
     def __init__(self, document: Mapping[str, Any], hint: Hint) -> None:
@@ -52,7 +52,7 @@ class Table:
         self.problems: list[tuple[KeyPath, str]] = []
         self._hint = hint
 
-    def problem(self, message: str, *key: str | int) -> None:
+    def add_problem(self, message: str, *key: str | int) -> None:
         """Add a problem of a key below this table, or of the table itself."""
         self.problems.append(((*self.path, *key), message))
 
@@ -60,7 +60,7 @@ class Table:
         """Return the table under a key; an empty one if it is missing or no table."""
         values = self.values.get(key, {})
         if not isinstance(values, dict):
-            self.problem(f"expected a table, not {shown(values)}", key)
+            self.add_problem(f"expected a table, not {shown(values)}", key)
             values = {}
         return self._below(values, key)
 
@@ -69,12 +69,11 @@ class Table:
         found = self.values.get(key, [])
         if isinstance(found, dict):
             yield self._below(found, key)
-        elif isinstance(found, list) and all(isinstance(one, dict) for one in found):
-            for at, one in enumerate(found):
-                yield self._below(one, key, at)
+        elif isinstance(found, list) and all(isinstance(item, dict) for item in found):
+            for index, item in enumerate(found):
+                yield self._below(item, key, index)
         else:
-            path = ".".join(map(str, (*self.path, key)))
-            self.problem(f"expected tables: [[{path}]]", key)
+            self.add_problem(f"expected tables: [[{dotted((*self.path, key))}]]", key)
 
     def fields(self, readers: Mapping[str, Reader], apart: Collection[str] = ()) -> dict[str, Any]:
         """Read the values that fit; keys in `apart` are known too, and read elsewhere."""
@@ -84,10 +83,10 @@ class Table:
                 try:
                     fit[key] = readers[key](value)
                 except ValueError as error:
-                    self.problem(printable(str(error)), key)
+                    self.add_problem(printable(str(error)), key)
             elif key not in apart:
                 hint = self._hint(key, self.path, (*readers, *apart))
-                self.problem(f"unknown key{hint}", key)
+                self.add_problem(f"unknown key{hint}", key)
         return fit
 
     def mapping(
@@ -102,7 +101,7 @@ class Table:
         """Return the array under a key as a table by index; an empty one if it is no array."""
         found = self.values.get(key, [])
         if not isinstance(found, list):
-            self.problem(f"expected an array of {expected}, not {shown(found)}", key)
+            self.add_problem(f"expected an array of {expected}, not {shown(found)}", key)
             found = []
         return self._below(dict(enumerate(found)), key)
 
@@ -121,8 +120,8 @@ class Table:
         for key, read in keys.tables.items():
             if key in self.values:
                 fit[key] = read(self, key)
-        for part in (record, *keys.same.values()):
-            if check := getattr(part, "check", None):
+        for checked in (record, *keys.same.values()):
+            if check := getattr(checked, "check", None):
                 check(self, fit)
         return fit
 
@@ -132,18 +131,21 @@ class Table:
         `more` are fields that are not in the file.
         """
         fit = self.fit(record)
-        return build(record, fit, **more) if self.has(fit, *record_keys(record).required) else None
+        if not self.require(fit, *record_keys(record).required):
+            return None
+        return build(record, fit, **more)
 
-    def has(self, fit: Mapping[str, Any], *keys: str) -> bool:
-        """Return whether all of the keys were read; add a problem for each that is missing."""
+    def require(self, fit: Mapping[str, Any], *keys: str) -> bool:
+        """Add a problem for each of the keys that is missing; return whether all were read."""
         for key in keys:
             if key not in self.values:
-                self.problem(f"{key} = … is missing")
+                self.add_problem(f"{key} = … is missing")
         return all(key in fit for key in keys)
 
     def _below(self, values: Mapping[Any, Any], *key: str | int) -> Table:
         table = copy(self)
-        table.values, table.path = values, (*self.path, *key)
+        table.values = values
+        table.path = (*self.path, *key)
         return table
 
 
@@ -166,12 +168,14 @@ def record_keys(record: type[Struct]) -> RecordKeys:
     for field in fields(record):
         mark = _mark(field.type)
         if isinstance(mark, SameTable):
-            keys.same[field.name] = inner = field.type.__origin__
-            found = record_keys(inner)
-            only = mark.only or found.readers
-            keys.readers.update({key: found.readers[key] for key in only})
-            keys.tables.update(found.tables)
-            keys.required.extend(found.required)
+            inner = field.type.__origin__
+            inner_keys = record_keys(inner)
+            keys.same[field.name] = inner
+            keys.readers.update(
+                {key: inner_keys.readers[key] for key in mark.only or inner_keys.readers}
+            )
+            keys.tables.update(inner_keys.tables)
+            keys.required.extend(inner_keys.required)
         elif mark is Key.APART:
             keys.apart.append(field.name)
         elif callable(mark):
@@ -192,13 +196,13 @@ def _table_reader(kind: Any) -> Callable[[Table, str], Any] | None:
         return None
     if others == [...]:
         return lambda table, key: tuple(
-            found for one in table.tables(key) if (found := one.record(first)) is not None
+            filter(None, (item.record(first) for item in table.tables(key)))
         )
     return lambda table, key: table.table(key).record(first)
 
 
 def _mark(kind: Any) -> Any:
-    """Return the reader in an annotation, or what is in its place; None for none."""
+    """Return the reader in an annotation, or the mark in its place; None for none."""
     return getattr(kind, "__metadata__", (None,))[0]
 
 
@@ -207,6 +211,6 @@ def build(record: type[T], fit: Mapping[str, Any], **more: Any) -> T:
 
     `more` are fields that are not in the file or were read apart.
     """
-    own = {name: fit[name] for name in record.__struct_fields__ if name in fit}
+    given = {name: fit[name] for name in record.__struct_fields__ if name in fit}
     same = {field: build(inner, fit) for field, inner in record_keys(record).same.items()}
-    return record(**own | same | more)
+    return record(**given | same | more)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import dropwhile
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -19,8 +20,9 @@ from hpcdash.domain.units import DAY, HOUR
 FIELD = re.compile(r"\{\{(?P<literal>[a-z_]+)\}\}|\{(?P<field>[a-z_]+)\}")
 JOB_VIEWS = ("jobs", "history", "node", "job", "log", "script", "chart", "triage", "chain")
 VIEWS = (*JOB_VIEWS, "nodes", "queues")
-# Besides the columns: the cluster's name, and the node, for a job the first of its own.
-CLUSTER, NODE = "cluster", "node"
+# Fields besides the columns: the cluster's name, and the node, which is a job's first one.
+CLUSTER = "cluster"
+NODE = "node"
 _MAX_WORDS = 200
 _PLAIN_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh"})
 _SHELLS = _PLAIN_SHELLS | {"fish", "csh", "tcsh", "busybox"}
@@ -34,7 +36,7 @@ _ANY_TEXT_OPTION = re.compile(
     r"-e|-E|-S|--(?:eval|execute|exec|expression|command|split-string|script)(?:=.*)?"
 )
 _TEXT_FIRST = frozenset({"awk", "gawk", "mawk", "sed"})
-# They pass their arguments to a shell, here or on another machine.
+# Programs that pass their arguments to a shell, here or on another machine.
 _JOINERS = frozenset(
     {"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"}
 )
@@ -60,7 +62,7 @@ def _argv(value: object, example: str = "") -> tuple[str, ...]:
 def _split_command(value: object) -> tuple[str, ...]:
     """Read a program and its arguments.
 
-    No field is the program, or in text that an interpreter runs.
+    Neither the program nor text that an interpreter runs may contain a field.
     """
     parts = _argv(value, ', as in "ssh", "{node}"')
     program = parts[0]
@@ -72,8 +74,8 @@ def _split_command(value: object) -> tuple[str, ...]:
         raise ValueError(
             f"{shown(program)}: use a program on the PATH, or a path that starts with / or ~/"
         )
-    for at, word in enumerate(parts):
-        if _fields_in(word) and _is_program_text(parts, at):
+    for index, word in enumerate(parts):
+        if _fields_in(word) and _is_program_text(parts, index):
             raise ValueError(
                 f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a "
                 'job. Use its variable, as in "$HPCDASH_JOB_NAME"'
@@ -81,22 +83,24 @@ def _split_command(value: object) -> tuple[str, ...]:
     return parts
 
 
-def _is_program_text(parts: tuple[str, ...], at: int) -> bool:
-    """Whether an interpreter reads a word as a program: after its -c or -e, or in the same word."""
-    if at == 1 and PurePath(parts[0]).name in _TEXT_FIRST:
+def _is_program_text(parts: tuple[str, ...], index: int) -> bool:
+    """Return whether an interpreter runs a word as its program, after -c or -e or in that word."""
+    if index == 1 and PurePath(parts[0]).name in _TEXT_FIRST:
         return True
-    if _ANY_TEXT_OPTION.fullmatch(parts[at - 1]) or _ANY_TEXT_OPTION.fullmatch(parts[at]):
+    if _ANY_TEXT_OPTION.fullmatch(parts[index - 1]) or _ANY_TEXT_OPTION.fullmatch(parts[index]):
         return True
-    names = [PurePath(word).name for word in parts[:at]]
-    start = next(
-        (n for n, name in enumerate(names) if name in _SHELLS or _INTERPRETER.fullmatch(name)), None
-    )
-    if start is None:
+
+    def is_interpreter(word: str) -> bool:
+        name = PurePath(word).name
+        return name in _SHELLS or _INTERPRETER.fullmatch(name) is not None
+
+    command = list(dropwhile(lambda word: not is_interpreter(word), parts[:index]))
+    if not command:
         return False
-    if parts[at].startswith(_TEXT_OPTIONS):
+    if parts[index].startswith(_TEXT_OPTIONS):
         return True
-    options = [n for n in range(start + 1, at) if _TEXT_OPTION.fullmatch(parts[n])]
-    return bool(options) and all(word.startswith("-") for word in parts[options[0] + 1 : at])
+    options = list(dropwhile(lambda word: not _TEXT_OPTION.fullmatch(word), command[1:]))
+    return bool(options) and all(option.startswith("-") for option in options)
 
 
 def joins_arguments(command: tuple[str, ...]) -> str:
@@ -105,7 +109,7 @@ def joins_arguments(command: tuple[str, ...]) -> str:
 
 
 def keeps_arguments(command: tuple[str, ...]) -> bool:
-    """Whether a command is a shell's `-c TEXT`, whose further arguments no other program reads."""
+    """Return whether a command is a shell's `-c TEXT`: no other program reads its arguments."""
     return len(command) > 2 and PurePath(command[0]).name in _PLAIN_SHELLS and command[1] == "-c"
 
 
@@ -156,17 +160,17 @@ class Plugin(Struct, frozen=True):
 
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
-        for at, word in enumerate(fit.get("command", ())):
+        for index, word in enumerate(fit.get("command", ())):
             for name in _fields_in(word):
                 for view in fit.get("views", ("jobs",)):
                     known = placeholder_names(view)
                     if name not in known:
                         text = f"rows of {quoted(view)} have no field {quoted(name)}"
-                        table.problem(f"{text}{did_you_mean(name, known)}", "command", at)
+                        table.add_problem(f"{text}{did_you_mean(name, known)}", "command", index)
                         break
         if fit.get("where") == "cluster" and fit.get("output") == "terminal":
             text = 'the login node has no terminal: use where = "here", with "ssh" in the command'
-            table.problem(text, "output")
+            table.add_problem(text, "output")
 
 
 class SiteCommand(Struct, frozen=True):

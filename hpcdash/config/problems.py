@@ -19,8 +19,8 @@ _LARGEST_SHOWN_NUMBER = 10**15
 
 
 class Problem(Struct, frozen=True):
-    """Problem of a file: `line` is 1-based (None: of no line), `key` the dotted path ('': of the
-    whole file).
+    """Problem of a file: `line` is 1-based, None without a line; `key` is the dotted path, '' for
+    the whole file.
     """
 
     line: int | None

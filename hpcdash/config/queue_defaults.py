@@ -52,8 +52,8 @@ def with_queue_defaults(
     queue = request.queue or _default_queue(request, pools)
     site: dict[str, Any] = {}
     filled: dict[str, Any] = {"queue": queue}
-    own = {name.casefold(): values for name, values in queues.items()}.get(queue.casefold(), {})
-    for key, value in own.items():
+    by_name = {name.casefold(): values for name, values in queues.items()}
+    for key, value in by_name.get(queue.casefold(), {}).items():
         if key in _SITE_FIELDS:
             if SITE_SAID + key not in request.said:
                 site[key] = value
@@ -73,14 +73,15 @@ def with_queue_defaults(
 def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
     """Return the site's queue for such requests, else the cluster's; '' if it has none.
 
-    The cluster's is its default queue or the first; for GPUs, if that has none, the first that has.
+    The cluster's queue is its default, else its first; for GPUs, among those with GPUs, if any.
     """
     slot_type = request.slot_type or request.site.slot_type
-    wants_gpus = request.slots > 0 and slot_type is not SlotType.CPU
+    needs_gpus = request.slots > 0 and slot_type is not SlotType.CPU
     site = request.site
-    if named := site.default_gpu_queue if wants_gpus else site.default_cpu_queue:
-        return named
-    by_default = sorted(pools, key=lambda pool: not pool.is_default)
-    with_gpus = [pool for pool in by_default if pool.has_gpus]
-    suitable = with_gpus if wants_gpus and with_gpus else by_default
-    return suitable[0].name if suitable else ""
+    if site_queue := site.default_gpu_queue if needs_gpus else site.default_cpu_queue:
+        return site_queue
+
+    def rank(pool: Pool) -> tuple[bool, bool]:
+        return needs_gpus and not pool.has_gpus, not pool.is_default
+
+    return min(pools, key=rank).name if pools else ""

@@ -17,21 +17,21 @@ from hpcdash.errors import ConfigError, UsageError
 from hpcdash.private_files import find_weak_spot, is_private_group
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
-# Checks the settings as a whole, for a reader of more than the file.
+# Checks the settings as a whole against what only the caller knows.
 Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 
 
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
-    """Return the file to read, and whether it was named and so must exist.
+    """Return the file to read, and whether it must exist because it was named.
 
     The file is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration
     folder (XDG_CONFIG_HOME).
     """
     if explicit is not None:
         return explicit, True
-    named = path_variable(ENVIRONMENT_VARIABLE)
-    if named is not None:
-        return named, True
+    from_environment = path_variable(ENVIRONMENT_VARIABLE)
+    if from_environment is not None:
+        return from_environment, True
     return platformdirs.user_config_path("hpcdash") / "config.toml", False
 
 
@@ -40,12 +40,12 @@ def path_variable(name: str) -> Path | None:
 
     Raises UsageError if it is empty.
     """
-    named = os.environ.get(name)
-    if named is None:
+    path = os.environ.get(name)
+    if path is None:
         return None
-    if not named.strip():
+    if not path.strip():
         raise UsageError(f"${name} is empty", f"Set it to a path, or unset {name}.")
-    return Path(named)
+    return Path(path)
 
 
 def load_settings(
@@ -54,13 +54,11 @@ def load_settings(
     action_names: Collection[str] | None = None,
     check: Check | None = None,
 ) -> Settings:
-    """Read the configuration: `path`, else where config_path() says; defaults when the usual file
-    is not there.
+    """Read the configuration from `path` or config_path(); defaults if the usual file is missing.
 
-    `action_names`, where given, are the only keys [keys] may have besides aliases; `check` looks at
-    settings that are good so far. Raises ConfigError: with file, line and key for every problem of
-    what the file says (ConfigProblems), with the file alone when it cannot be read, or others can
-    write it: it names programs to run.
+    With `action_names`, [keys] may have only these and aliases. `check` checks settings without
+    other problems. Raises ConfigProblems, with line and key of each problem in the file's text, or
+    ConfigError if the file cannot be read, or if others can write it: it names programs to run.
     """
     file, must_exist = config_path(path)
     raw = read_bytes(file)
@@ -87,39 +85,38 @@ def load_settings(
 
 
 def _check_owners(file: Path) -> bool:
-    """Return whether a file is the site's: root's, and not one's own.
+    """Return whether a file is the site's: root's, and not the user's own.
 
-    Raises ConfigError if a user other than root could change or replace it. Checked are the file
-    and its folder, and of a symbolic link the link's own folder too. A folder like /tmp, where each
+    Raises ConfigError if a user other than root could change or replace it. It checks the file and
+    its folder, and for a symbolic link the link's own folder too. A folder like /tmp, where users
     may only replace their own files, is accepted, and so is a group without other members.
     """
     target = Path(os.path.realpath(file))
-    places = {file.absolute().parent: True, target.parent: True, target: False}
+    folders = (file.absolute().parent, target.parent)
     try:
-        found = {file: file.lstat(), **{place: place.stat() for place in places}}
+        statuses = {file: file.lstat()} | {path: path.stat() for path in (*folders, target)}
     except OSError:
         return False
-    for place, status in found.items():
-        named = shown_path(place)
+    for path, status in statuses.items():
+        name = shown_path(path)
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
-                f"{named} is not yours: whoever owns it decides what hpcdash runs",
-                "Take it over with chown, or pass a file of your own with --config. `ls -ld "
-                f"{named}` "
-                "shows its owner.",
+                f"{name} is not yours: whoever owns it decides what hpcdash runs",
+                "Take it over with chown, or pass a file of your own with --config. "
+                f"`ls -ld {name}` shows its owner.",
                 file=shown_path(file),
             )
-        if stat.S_ISLNK(status.st_mode) or (places.get(place) and status.st_mode & stat.S_ISVTX):
+        if stat.S_ISLNK(status.st_mode) or (path in folders and status.st_mode & stat.S_ISVTX):
             continue
         is_shared = status.st_gid != 0 and not is_private_group(status.st_gid)
         if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_shared):
+            writable = "it" if path == file else name
             raise ConfigError(
-                f"others can write {'it' if place == file else named}, and so decide what hpcdash "
-                "runs",
-                f"Run: chmod go-w {named}",
+                f"others can write {writable}, and so decide what hpcdash runs",
+                f"Run: chmod go-w {name}",
                 file=shown_path(file),
             )
-    return found[target].st_uid == 0 != os.geteuid()
+    return statuses[target].st_uid == 0 != os.geteuid()
 
 
 def settings_from_text(
@@ -132,13 +129,13 @@ def settings_from_text(
 ) -> Settings:
     """Read the settings of a TOML text; raises ConfigProblems.
 
-    `file` is where it came from, `is_sites` whether the site wrote it.
+    `file` is its source; with `is_sites`, the site wrote it.
     """
-    named = shown_path(file)
-    document = parse_document(text, named)
+    file_name = shown_path(file)
+    document = parse_document(text, file_name)
     settings, problems = read_settings(document, file, action_names, is_sites=is_sites)
     if not problems and check is not None:
         problems = list(check(settings))
     if problems:
-        raise ConfigProblems(named, located(text, problems))
+        raise ConfigProblems(file_name, located(text, problems))
     return settings

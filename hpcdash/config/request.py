@@ -67,7 +67,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
 _BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names of a slot that is a GPU.
-_GPU_WORDS = {
+_GPU_NAMES = {
     "gpu": SlotType.CUDA,
     "gpus": SlotType.CUDA,
     "nvidia": SlotType.CUDA,
@@ -77,7 +77,7 @@ _GPU_WORDS = {
 FIELD_OF_KEY = {"time": "limit_seconds", "memory": "memory_bytes"}
 _IMAGE_ROOTS = ("image_root", "apptainer_image_root", "singularity_image_root")
 # Names of Slurm and PBS for keys of a request.
-_OTHER_WORDS = {
+_FOREIGN_KEYS = {
     "partition": "queue",
     "gpus": "slots",
     "ngpus": "slots",
@@ -103,19 +103,20 @@ def parse_text(value: object) -> str:
 
 
 def text_list(value: object, read: Callable[[object], T]) -> tuple[T, ...]:
+    """Read an array; an error has the number of its item."""
     if not isinstance(value, list):
         raise ValueError(f'expected an array of strings, as in ["a", "b"], not {shown(value)}')
     items = []
-    for at, item in enumerate(value):
+    for number, item in enumerate(value, start=1):
         try:
             items.append(read(item))
         except ValueError as error:
-            raise ValueError(f"item {at + 1}: {error}") from None
+            raise ValueError(f"item {number}: {error}") from None
     return tuple(items)
 
 
 def _with_unit(value: object, meaning: str, examples: str) -> str:
-    """Read a text that is more than a number, whose unit would be a guess."""
+    """Read a text that is more than a number, because a bare number's unit would be a guess."""
     if type(value) in (int, float) or (
         isinstance(value, str) and _BARE_NUMBER.fullmatch(value.strip())
     ):
@@ -142,8 +143,7 @@ def _memory_bytes(value: object) -> int:
 
 
 def _array(text: str) -> ArrayTasks:
-    # One range after the other first: to make those that overlap distinct takes memory for every
-    # task.
+    # Ranges are counted one by one first: merging overlapping ranges takes memory for every task.
     items = text.partition("%")[0].strip("[] ").split(",")
     if sum(parse_tasks(item).count for item in items) > MAX_TASKS:
         raise ValueError(f"more than {MAX_TASKS} tasks, the most that Slurm allows")
@@ -154,10 +154,10 @@ def _array(text: str) -> ArrayTasks:
 
 
 def _after(value: object) -> tuple[str, ...]:
-    """Read job IDs and conditions, each as text or number; one text may hold several."""
+    """Read job IDs and conditions, each as text or number; a text may hold several."""
 
     def read(item: object) -> Iterable[str]:
-        return parse_after(shown(item) if type(item) is int else parse_line_text(item))
+        return parse_after(str(item) if type(item) is int else parse_line_text(item))
 
     found = text_list(value, read) if isinstance(value, list) else [read(value)]
     return tuple(dict.fromkeys(chain.from_iterable(found)))
@@ -235,8 +235,8 @@ def _project_source(text: str) -> str:
 
 
 def _runtime(value: object) -> Runtime:
-    word = one_of(*Runtime, "singularity")(value)
-    return Runtime.APPTAINER if word == "singularity" else Runtime(word)
+    name = one_of(*Runtime, "singularity")(value)
+    return Runtime.APPTAINER if name == "singularity" else Runtime(name)
 
 
 _folder = line_like(re.compile("/").match, 'expected an absolute folder, as in "/work/ada", not {}')
@@ -253,7 +253,7 @@ def _storage_root(value: object) -> str:
 
 
 def _keep(value: object) -> str:
-    """Read `14d` or a word."""
+    """Read a number of days (`14d`), or always, failed or nothing."""
     if isinstance(value, str) and KEPT_DAYS.fullmatch(value):
         return value
     try:
@@ -305,7 +305,8 @@ def _node_probe(value: object) -> str:
         ) from None
 
 
-def _folder_there(value: object) -> str:
+def _cluster_folder(value: object) -> str:
+    """Read a folder on the cluster, where nothing expands `~` or $HOME."""
     folder = parse_line_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
         raise ValueError(
@@ -315,37 +316,33 @@ def _folder_there(value: object) -> str:
 
 
 def _checkpoints(value: object) -> str:
-    text = _folder_there(value)
+    text = _cluster_folder(value)
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
         raise ValueError(
             f"{shown(text)}: expected a folder, as in /scratch/ada/run: hpcdash looks for "
-            "checkpoints "
-            "in it. A program that saves to a URL can read that from a variable in [environment]"
+            "checkpoints in it. A program that saves to a URL can read that from a variable in "
+            "[environment]"
         )
     if "$" in text:
         raise ValueError(
             f"{shown(text)}: variables are not expanded: use the full path, as in /scratch/ada/run"
         )
-    if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
+    if unknown := re.search(r"%(?!a).?", text.replace("%%", "")):
         raise ValueError(
-            f"{shown(text)}: {quoted(odd[0])} has no meaning here: use %a for the array task, %% "
-            "for a percent sign"
+            f"{shown(text)}: {quoted(unknown[0])} has no meaning here: use %a for the array task, "
+            "%% for a percent sign"
         )
     return text
 
 
 def _slot_type(value: object) -> SlotType:
-    selected = _GPU_WORDS.get(value.casefold()) if isinstance(value, str) else None
-    if selected:
+    likely = _GPU_NAMES.get(value.casefold()) if isinstance(value, str) else None
+    if likely:
         raise ValueError(
             f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean "
-            f"{quoted(selected)}?"
+            f"{quoted(likely)}?"
         )
     return SlotType(one_of(*SlotType)(value))
-
-
-def _launcher(value: object) -> Launcher:
-    return Launcher(one_of(*Launcher)(value))
 
 
 def _function(text: str) -> tuple[str, str]:
@@ -355,10 +352,8 @@ def _function(text: str) -> tuple[str, str]:
         raise ValueError(f'{shown(text)} is a file: use the module name, as in "train:main"')
     if not colon:
         module, _, function = text.rpartition(".")
-        selected = f"{module}:{function}" if module and function != "py" else "train:main"
-        raise ValueError(
-            f"{shown(text)} is not MODULE:FUNCTION: use for example {quoted(selected)}"
-        )
+        example = f"{module}:{function}" if module and function != "py" else "train:main"
+        raise ValueError(f"{shown(text)} is not MODULE:FUNCTION: use for example {quoted(example)}")
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
             raise ValueError(
@@ -419,7 +414,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _record_readers(
     max_requeues=partial(whole, smallest=0, largest=_MAX_REQUEUES),
     time=_limit_seconds,
     memory=_memory_bytes,
-    work_dir=_folder_there,
+    work_dir=_cluster_folder,
     array=line(_array),
     after=_after,
     begin=_begin,
@@ -429,7 +424,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _record_readers(
     share=line(lambda text: parse_priority(text).name),
     rank_variables=one_of("processes", "nodes"),
     exclude_nodes=partial(text_list, read=line(_nodes)),
-    launcher=_launcher,
+    launcher=one_of(*Launcher),
     **{name: _own_reader(field) for name, field in registry.request_fields().items()},
 )
 SITE_KEYS: Mapping[str, Reader] = _record_readers(
@@ -454,17 +449,17 @@ TABLES: Mapping[str, Mapping[str, Reader]] = {
         "args": _values,
         "kwargs": _arguments,
         "items": _items,
-        "python": _folder_there,
-        "sys_path": partial(text_list, read=_folder_there),
-        "wheel": _folder_there,
-        "source": _folder_there,
+        "python": _cluster_folder,
+        "sys_path": partial(text_list, read=_cluster_folder),
+        "wheel": _cluster_folder,
+        "source": _cluster_folder,
         "callbacks": partial(text_list, read=line(lambda text: ":".join(_function(text)))),
         "result_format": one_of("pickle", "json"),
         "main": parse_line_text,
         "cache_key": parse_line_text,
     },
 }
-# Keys of [launch.queues.NAME]: of a request those that depend on where it runs, of the site those
+# Keys of [launch.queues.NAME]: keys of a request that depend on where it runs, and keys of the site
 # in which its queues differ.
 QUEUE_KEYS: Mapping[str, Reader] = {
     key: REQUEST_KEYS.get(key) or SITE_KEYS[key]
@@ -521,11 +516,10 @@ def read_keys(
     first, *others = [key for key in table.values if key in _IMAGE_ROOTS and key in readers] or [""]
     if others:
         text = f"{first} is set too, for the same folder: set one of them"
-        table.problem(text, others[0])
-    return {
-        "image_root" if key in _IMAGE_ROOTS else FIELD_OF_KEY.get(key, key): value
-        for key, value in table.fields(readers, apart).items()
-    }
+        table.add_problem(text, others[0])
+    field_names = {**FIELD_OF_KEY, **dict.fromkeys(_IMAGE_ROOTS, "image_root")}
+    fields = table.fields(readers, apart)
+    return {field_names.get(key, key): value for key, value in fields.items()}
 
 
 class RequestProblems(ConfigProblems):
@@ -545,25 +539,25 @@ def read_request(
     `file` is its name in errors; `user` is the account of run_as = "user". Raises RequestProblems
     (a ConfigError) with file, line and key of every problem.
     """
-    named = printable(file)
+    file_name = printable(file)
     try:
-        document = parse_document(text, named)
+        document = parse_document(text, file_name)
     except ConfigProblems as error:
-        raise RequestProblems(named, error.problems) from None
-    return build_request(document, named, site=site, user=user, text=text)
+        raise RequestProblems(file_name, error.problems) from None
+    return build_request(document, file_name, site=site, user=user, text=text)
 
 
 def build_request(
     document: Mapping[str, object],
-    named: str,
+    file_name: str,
     *,
     site: Site | None = None,
     user: str | None = None,
     text: str | None = None,
 ) -> Request:
-    """Read a request from a document as `read_request` does; without `text` problems have no lines.
+    """Read a request from a document as `read_request` does.
 
-    Raises RequestProblems.
+    Raises RequestProblems, without lines if `text` is None.
     """
     root = Table(document, _hint)
     given = read_keys(root, _TOP_KEYS, apart=("environment", *TABLES))
@@ -571,29 +565,29 @@ def build_request(
     if "node_probe" in given:
         own_site["node_probe"] = given.pop("node_probe")
     written = frozenset((*given, *(SITE_SAID + key for key in own_site)))
-    runs = [key for key in ("command", "script", "call") if key in root.values]
-    if len(runs) > 1:
-        one = "command" if runs[0] == "command" else "script"
-        root.problem(f"the {one} is given too: use {one} or {runs[1]}", runs[1])
-    elif not runs:
-        root.problem("missing: set command, script or [call]", "command")
+    programs = [key for key in ("command", "script", "call") if key in root.values]
+    if len(programs) > 1:
+        first, second, *_ = programs
+        root.add_problem(f"the {first} is given too: use {first} or {second}", second)
+    elif not programs:
+        root.add_problem("missing: set command, script or [call]", "command")
     call = _call(root)
     if call is not None and call.items:
-        # A task for each.
+        # Each item is an array task.
         given.setdefault("array", ArrayTasks((range(len(call.items)),)))
         if problem := array_problem(call, given["array"]):
-            root.problem(problem, "array")
+            root.add_problem(problem, "array")
     signal = given.get("signal")
     limit = given.get("limit_seconds")
     if signal is not None and limit is not None and signal.seconds_before >= limit:
-        root.problem(
+        root.add_problem(
             f"{signal.seconds_before} s before the end is not within the time, {limit} s", "signal"
         )
     environment = root.table("environment").mapping(variable, _variable_name)
     container = _container(root)
     step = "Fix the request." if text is None else "Fix the file."
     if root.problems:
-        raise RequestProblems(named, located(text or "", root.problems), step)
+        raise RequestProblems(file_name, located(text or "", root.problems), step)
     request = Request(
         environment=environment,
         container=container,
@@ -602,20 +596,20 @@ def build_request(
         said=written,
         **given,
     )
-    require_plain(request, text or "", named, step)
+    require_plain(request, text or "", file_name, step)
     return request
 
 
-def require_plain(request: Request, text: str, named: str, step: str) -> None:
-    """Raises RequestProblems, with lines of `text`, for keys that a plain script cannot have."""
+def require_plain(request: Request, text: str, file_name: str, step: str) -> None:
+    """Raise RequestProblems, with lines of `text`, for keys that a plain script cannot have."""
     if conflicts := plain_conflicts(request):
         lines = key_lines(text)
         # A key of [site] may stand at the top.
         problems = [
-            (path[1:] if path[0] == "site" and path not in lines else path, why)
-            for path, why in conflicts
+            (path[1:] if path[0] == "site" and path not in lines else path, message)
+            for path, message in conflicts
         ]
-        raise RequestProblems(named, located(text, problems), step)
+        raise RequestProblems(file_name, located(text, problems), step)
 
 
 def _call(root: Table) -> Call | None:
@@ -625,12 +619,12 @@ def _call(root: Table) -> Call | None:
     table = root.table("call")
     found = table.fields(TABLES["call"])
     if "function" not in table.values:
-        table.problem('missing: set the function, as in "train:main"', "function")
+        table.add_problem('missing: set the function, as in "train:main"', "function")
     if "wheel" in table.values and "source" in table.values:
-        table.problem("the wheel is given too: use wheel or source", "source")
+        table.add_problem("the wheel is given too: use wheel or source", "source")
     variables = root.values.get("environment")
     if isinstance(variables, dict) and "PY_EXEC" in variables:
-        root.problem("[call] sets it: set python there", "environment", "PY_EXEC")
+        root.add_problem("[call] sets it: set python there", "environment", "PY_EXEC")
     if len(root.problems) > before:
         return None
     module, function = found.pop("function")
@@ -645,7 +639,7 @@ def _container(root: Table) -> Container | None:
     found = table.fields(TABLES["container"])
     is_read = len(root.problems) == before
     if is_read and "image" not in found and found.get("runtime") is not Runtime.NONE:
-        table.problem('missing: set an image, or runtime = "none"', "image")
+        table.add_problem('missing: set an image, or runtime = "none"', "image")
     return Container(**found)
 
 
@@ -653,10 +647,12 @@ def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
     """Return the hint that follows "unknown key"."""
     if path and key in REQUEST_KEYS:
         return f"; {_AT_THE_TOP}"
-    if home := next((name for name, readers in TABLES.items() if not path and key in readers), ""):
-        return f"; it belongs in [{home}]"
-    if not path and key in _OTHER_WORDS:
-        return f"; did you mean {quoted(_OTHER_WORDS[key])}?"
+    if not path:
+        for name, readers in TABLES.items():
+            if key in readers:
+                return f"; it belongs in [{name}]"
+        if key in _FOREIGN_KEYS:
+            return f"; did you mean {quoted(_FOREIGN_KEYS[key])}?"
     return did_you_mean(key, known)
 
 
@@ -667,39 +663,39 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
     (`said`).
     """
     call = request.call
-    names = request.said
-    site_names = {name.removeprefix(SITE_SAID) for name in names if name.startswith(SITE_SAID)}
+    written = request.said
+    site_written = {name.removeprefix(SITE_SAID) for name in written if name.startswith(SITE_SAID)}
     tables: dict[str, Mapping[str, Any]] = {
         "environment": request.environment,
         "call": {},
-        "container": _written(request.container or Container(), Container()),
-        "site": _written(request.site, site or Site(), site_names),
+        "container": _toml_values(request.container or Container(), Container()),
+        "site": _toml_values(request.site, site or Site(), site_written),
     }
     # The items make the array.
-    skipped = {"said", *tables} | ({"array"} - names if call and call.items else set())
+    skipped = {"said", *tables} | ({"array"} - written if call and call.items else set())
     if call is not None:
-        usual = Call(call.module, call.function)
-        tables["call"] = {"function": call.name, **_written(call, usual, skipped={"staged"})}
-    keys = _written(request, Request(), names, skipped)
+        default = Call(call.module, call.function)
+        tables["call"] = {"function": call.name, **_toml_values(call, default, skipped={"staged"})}
+    keys = _toml_values(request, Request(), written, skipped)
     return format_toml(keys | {key: table for key, table in tables.items() if table})
 
 
-def _written(
-    record: Struct, usual: Struct, names: Collection[str] = (), skipped: Collection[str] = ()
+def _toml_values(
+    record: Struct, default: Struct, written: Collection[str] = (), skipped: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return a record's keys that differ from `usual` or are among `names`, as TOML has them."""
+    """Return by key the TOML values of fields that differ from `default` or are in `written`."""
     keys = {field: key for key, field in FIELD_OF_KEY.items()}
     found = {}
     for name in record.__struct_fields__:
         value = getattr(record, name)
         # '' and None cannot be written: they mean an absent value.
         is_absent = name in skipped or value in (None, "", ())
-        if not is_absent and (value != getattr(usual, name) or name in names):
-            found[keys.get(name, name)] = _written_value(name, value)
+        if not is_absent and (value != getattr(default, name) or name in written):
+            found[keys.get(name, name)] = _toml_value(name, value)
     return found
 
 
-def _written_value(field: str, value: object) -> object:
+def _toml_value(field: str, value: object) -> object:
     match value:
         case int() if field == "limit_seconds":
             return units.format_clock(value)

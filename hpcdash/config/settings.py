@@ -1,4 +1,4 @@
-"""Records of config.toml but for [watch], and their reader; example.toml explains their keys."""
+"""Records of config.toml except [watch], and their reader; example.toml explains their keys."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ from hpcdash.domain.tables import MAIN_TABLES, TABLES
 
 DEFAULT_THEME = "hpcdash-dark"
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
-# Largest code folder: more than this is data, which is better copied once.
+# Largest code folder; more is data, which is better copied once.
 MAX_CODE_BYTES = 200 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "letters, digits, '.', '_' and '-', at most 64"
@@ -56,7 +56,7 @@ class PollSettings(Struct, frozen=True):
     commands_per_minute: Annotated[int, whole_in_range(1, 600, "commands a minute")] = 30
     controller_share: Annotated[
         float,
-        in_range(0.001, 0.1, why=" (hpcdash takes at most a tenth of the controller's time)"),
+        in_range(0.001, 0.1, note=" (hpcdash takes at most a tenth of the controller's time)"),
     ] = 0.1
 
 
@@ -72,8 +72,8 @@ class LaunchSettings(Struct, frozen=True):
     """[launch], and [clusters.NAME.launch] over it: facts about a site for generated scripts.
 
     queues: settings by queue ([launch.queues.NAME], whatever the case of the name), by the fields
-    of Request and Site, as `with_queue_defaults` applies them. is_sites: whether the site wrote the
-    file: it is root's and not one's own.
+    of Request and Site, as `with_queue_defaults` applies them. is_sites: the site wrote the file,
+    which is root's and not the user's own.
     """
 
     site: Annotated[Site, Key.NONE] = Site()
@@ -84,12 +84,12 @@ class LaunchSettings(Struct, frozen=True):
 
 
 class ClusterSettings(Struct, frozen=True):
-    """One [clusters.NAME].
+    """[clusters.NAME]: a cluster and the way to reach it.
 
-    name: safe as a file's name. transport: "http" if a URL is given, "ssh" if `ssh` is, else
-    "local". ssh: None if transport is "local" or a URL is reached directly. url: of a scheduler
-    over HTTP, under the backend's name (NAME = "URL"); '' for any other. backend: None: detected.
-    user: None: the name one logs in with.
+    name: safe as a file name. transport: by default "http" with a URL, "ssh" with `ssh`, else
+    "local". ssh: None if transport is "local" or a URL is reached directly. url: URL of a scheduler
+    over HTTP, from the key named after its backend; '' for any other. backend: None: detected.
+    user: None: the login name.
     """
 
     name: str
@@ -140,9 +140,7 @@ def _node_list(text: str) -> str:
 
 
 class QuotaSettings(Struct, frozen=True):
-    """One [[share.POOL.quotas]]: the most nodes that each of `users` ("*": everyone) has at once at
-    a priority.
-    """
+    """[[share.POOL.quotas]]: most nodes of each user ("*": everyone) at once at a priority."""
 
     priority: Annotated[Priority, values.line(parse_priority)]
     nodes: Annotated[int, whole_in_range(0, _MAX_SLOTS, "nodes")]
@@ -150,10 +148,11 @@ class QuotaSettings(Struct, frozen=True):
 
 
 class PoolSettings(Struct, frozen=True):
-    """One [share.POOL]: a pool of at most `nodes` nodes that tasks use in turns.
+    """[share.POOL]: a pool of at most `nodes` nodes that tasks use in turns.
 
-    queue, qos, reservation, node_list: '' for any. cluster: None: any. coordinator: '' for one's
-    own account. state_file: '' for its own state folder, which no other account can read.
+    queue, qos, reservation, node_list: '' for any. cluster: None: any. coordinator: '' for the
+    user's own account. state_file: '' for the coordinator's state folder, which no other account
+    can read.
     """
 
     name: str
@@ -186,15 +185,15 @@ def _alias(text: str) -> str:
     return command
 
 
-_word = values.line_like(re.compile(r"\S+").fullmatch, "an alias is one word")
+_alias_name = values.line_like(re.compile(r"\S+").fullmatch, "an alias is one word")
 
 
 class Settings(Struct, frozen=True):
     """Whole configuration.
 
-    file: the file that was read; None if there was none. default_cluster: None: the first one.
-    keys: keys by the name of an action or alias, several joined with ','; a key is a name (`space`,
-    `ctrl+x`) or a single character (`?`). clusters, plugins: in the file's order.
+    file: None without a file. default_cluster: None: the first. keys: keys by the name of an action
+    or alias, several joined with ','; a key is a name (`space`, `ctrl+x`) or a single character
+    (`?`). clusters, plugins: in the file's order.
     """
 
     file: Path | None = None
@@ -203,7 +202,7 @@ class Settings(Struct, frozen=True):
     read_only: Flag = False
     poll: PollSettings = PollSettings()
     keys: Mapping[str, Annotated[str, values.key_presses]] = {}
-    aliases: Mapping[Annotated[str, _word], Annotated[str, values.line(_alias)]] = {}
+    aliases: Mapping[Annotated[str, _alias_name], Annotated[str, values.line(_alias)]] = {}
     filters: Mapping[FilterName, Filter] = {}
     plugins: tuple[Plugin, ...] = ()
     exec: ExecSettings = ExecSettings()
@@ -223,9 +222,9 @@ def read_settings(
     *,
     is_sites: bool,
 ) -> tuple[Settings, list[tuple[KeyPath, str]]]:
-    """Read the settings, and problems as (key path, message).
+    """Read the settings, and the problems as (key path, message).
 
-    The settings are only valid without problems.
+    The settings are valid only without problems.
     """
     root = Table(document, _hint)
     settings = build(Settings, root.fit(Settings), file=file)
@@ -233,7 +232,7 @@ def read_settings(
         names = {*action_names, *settings.aliases}
         for name in settings.keys:
             if name not in names:
-                root.problem(f"unknown action{did_you_mean(name, names)}", "keys", name)
+                root.add_problem(f"unknown action{did_you_mean(name, names)}", "keys", name)
     launch = _launch(root, LaunchSettings(is_sites=is_sites))
     clusters = _named_tables(
         root, "clusters", f"a cluster's name is {_NAME_RULE} (use title for more)"
@@ -241,7 +240,7 @@ def read_settings(
     default = settings.default_cluster
     if default is not None and default not in clusters:
         hint = did_you_mean(default, clusters)
-        root.problem(f"there is no [clusters.{default}]{hint}", "default_cluster")
+        root.add_problem(f"there is no [clusters.{default}]{hint}", "default_cluster")
     pools = _named_tables(root, "share", f"a pool's name is {_NAME_RULE}")
     share = {name: table.record(PoolSettings, name=name) for name, table in pools.items()}
     settings = replace(
@@ -257,23 +256,22 @@ def read_settings(
 
 
 def _named_tables(root: Table, key: str, rule: str) -> dict[str, Table]:
-    """Return the tables in a table by their names, which may be names of files."""
+    """Return the tables in a table by their names, which must be safe as file names."""
     tables = root.table(key)
     for name in tables.values:
         if not _NAME.fullmatch(name):
-            tables.problem(rule, name)
+            tables.add_problem(rule, name)
     return {name: tables.table(name) for name in tables.values}
 
 
 def _launch(parent: Table, inherited: LaunchSettings, user: str | None = None) -> LaunchSettings:
     """Read `launch` of a table over the inherited settings: scalars override, lists append.
 
-    `user` is the user of a cluster, whose own run_as may be the word for it.
+    `user` is the cluster's user, which run_as = "user" stands for.
     """
     if "launch" not in parent.values:
         return inherited
-    # The readers of REQUEST.toml load the backends, and a configuration without this table need not
-    # wait for them.
+    # The readers of REQUEST.toml load the backends, which few configurations need.
     from hpcdash.config.queue_defaults import merged
     from hpcdash.config.request import QUEUE_KEYS, SITE_KEYS, read_keys, site_readers, variable
 
@@ -283,35 +281,35 @@ def _launch(parent: Table, inherited: LaunchSettings, user: str | None = None) -
     site = read_keys(table, {**site_keys, **own_keys}, apart=("queues",))
     own = {key: site.pop(key) for key in own_keys if key in site}
     queues = {name.casefold(): (name, queue) for name, queue in inherited.queues.items()}
-    spelt: dict[str, str] = {}
+    names: dict[str, str] = {}
     queue_tables = table.table("queues")
     for name in queue_tables.values:
         queue = queue_tables.table(name)
         folded = name.casefold()
         if not name.strip():
-            queue.problem("the name of a queue is missing")
-        if folded in spelt:
-            queue.problem(f"the same queue as {spelt[folded]}: case does not matter")
-        spelt[folded] = name
+            queue.add_problem("the name of a queue is missing")
+        if folded in names:
+            queue.add_problem(f"the same queue as {names[folded]}: case does not matter")
+        names[folded] = name
         found = read_keys(queue, QUEUE_KEYS, apart=("environment",))
         if variables := queue.table("environment").mapping(variable):
             found["environment"] = variables
         first_name, common = queues.get(folded, (name, {}))
-        queues[folded] = first_name, merged(common, found)
+        queues[folded] = (first_name, merged(common, found))
     return replace(
         inherited, site=replace(inherited.site, **site), queues=dict(queues.values()), **own
     )
 
 
 def _with_user(launch: LaunchSettings, user: str | None) -> LaunchSettings:
-    """Return the settings with the login name that run_as = "user" means, or one's own."""
+    """Return the settings with `user` for run_as = "user"; None: the login name."""
     if launch.site.run_as != THE_USER:
         return launch
     return replace(launch, site=replace(launch.site, run_as=user or ""))
 
 
 def _cluster(table: Table, name: str, common: Settings, launch: LaunchSettings) -> ClusterSettings:
-    """Read [clusters.NAME] over the settings that all clusters have in common."""
+    """Read [clusters.NAME] over the settings that all clusters share."""
     before = len(table.problems)
     url_readers = dict.fromkeys(OVER_HTTP, values.http_url)
     found = table.fit(ClusterSettings, {"port": values.port, **url_readers})
@@ -328,14 +326,14 @@ def _cluster(table: Table, name: str, common: Settings, launch: LaunchSettings) 
 def _url_fields(
     table: Table, found: Mapping[str, Any], urls: Mapping[str, str], port: int | None
 ) -> dict[str, Any]:
-    """Return the fields of a cluster over HTTP, which `ssh` may lead to."""
+    """Return the fields of a cluster over HTTP, perhaps through an ssh destination."""
     backend, url = next(iter(urls.items()))
     given = f"{backend} = {quoted(url)}"
     if len(urls) > 1 or found.get("backend", backend) != backend:
-        table.problem(f"{given} already sets the scheduler", "backend")
+        table.add_problem(f"{given} already sets the scheduler", "backend")
     elif port is not None or found.get("transport", "ssh") != "ssh":
         key = "transport" if port is None else "port"
-        table.problem(
+        table.add_problem(
             f"a cluster with {given} has none; set ssh = ... to reach it through a host", key
         )
     return {"transport": "http", "backend": backend, "url": url}
@@ -345,20 +343,20 @@ def _ssh_fields(table: Table, found: Mapping[str, Any], port: int | None) -> dic
     """Return the fields of a cluster on this machine or behind a login node."""
     for key in {"token_file", "headers_file"} & found.keys():
         names = " or ".join(OVER_HTTP)
-        table.problem(f"only for a cluster with a URL: {names} = ...", key)
+        table.add_problem(f"only for a cluster with a URL: {names} = ...", key)
     ssh = found.get("ssh")
     transport = found.get("transport", "ssh" if ssh else "local")
     if transport == "local" and ssh:
-        table.problem('a cluster with transport = "local" has no ssh destination', "ssh")
+        table.add_problem('a cluster with transport = "local" has no ssh destination', "ssh")
     elif transport != "local" and not ssh:
-        table.problem(
+        table.add_problem(
             f'transport = {quoted(transport)} needs a destination: ssh = "[user@]host[:port]"'
         )
     if port is not None:
         if not ssh:
-            table.problem("a port needs a destination: ssh = ...", "port")
+            table.add_problem("a port needs a destination: ssh = ...", "port")
         elif ssh.port is not None:
-            table.problem("ssh = ... has a port too: set one of them", "port")
+            table.add_problem("ssh = ... has a port too: set one of them", "port")
         else:
             ssh = replace(ssh, port=port)
     return {"transport": transport, "ssh": ssh}

@@ -45,7 +45,7 @@ def without_secrets(text: str) -> str:
 def format_pair(key: str, value: Any, *, in_lines: bool = False) -> str:
     """Return `key = value`; with `in_lines`, a text of several lines is written as such."""
     if in_lines and isinstance(value, str) and "\n" in value:
-        # Of three quotes the last is escaped, and one at the end.
+        # The third of three quotes is escaped, and a quote at the end.
         lines = [quoted(line)[1:-1].replace('\\"', '"') for line in value.split("\n")]
         body = "\n".join(lines).replace('""', '"\\"')
         body = f'{body[:-1]}\\"' if body.endswith('"') else body
@@ -54,7 +54,7 @@ def format_pair(key: str, value: Any, *, in_lines: bool = False) -> str:
 
 
 def _table_blocks(name: str, table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the [table] of a mapping, or of each mapping in it if it has nothing else."""
+    """Yield the [table] of a mapping, or of each mapping in it if it contains nothing else."""
     if table and all(isinstance(value, Mapping) for value in table.values()):
         for key, value in table.items():
             yield from _table_blocks(f"{name}.{key_text(key)}", value)
@@ -73,8 +73,8 @@ def _format_value(value: Any) -> str:
         case bool():
             return str(value).lower()
         case int():
-            # Python refuses to print an integer of more than 4300 digits, which TOML may have
-            # written so.
+            # Python refuses to print an integer of more than 4300 digits, which TOML may have in
+            # hexadecimal.
             return hex(value) if value >= 1 << 64 else str(value)
         case float():
             return str(value)

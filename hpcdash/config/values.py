@@ -17,7 +17,8 @@ from hpcdash.domain.units import DAY, parse_duration, parse_memory
 from hpcdash.errors import ConfigError
 
 T = TypeVar("T")
-# The word of run_as that stands for the cluster's own `user`.
+Choice = TypeVar("Choice", bound=str)
+# Value of run_as that stands for the cluster's own `user`.
 THE_USER = "user"
 _MAX_TEXT_CHARACTERS = 4096
 _LONGEST_SECONDS = 3650.0 * DAY
@@ -48,8 +49,9 @@ def parse_line_text(value: object) -> str:
 
 
 def line(parse: Callable[[str], T], problem: str = "") -> Callable[[object], T]:
-    """Return a reader of a line of text that `parse` takes; `problem` precedes its errors, with {}
-    for the text.
+    """Return a reader of a line of text that `parse` accepts.
+
+    `problem` precedes its errors, with {} for the text.
     """
 
     def read(value: object) -> T:
@@ -63,7 +65,7 @@ def line(parse: Callable[[str], T], problem: str = "") -> Callable[[object], T]:
 
 
 def line_like(fits: Callable[[str], object], problem: str) -> Callable[[object], str]:
-    """Return a reader of a line of text that fits; `problem` is the error for another text, {}."""
+    """Return a reader of a line of text that fits; `problem` is the error, with {} for the text."""
 
     def check(text: str) -> str:
         if not fits(text):
@@ -73,19 +75,20 @@ def line_like(fits: Callable[[str], object], problem: str) -> Callable[[object],
     return line(check)
 
 
-def number(value: object, smallest: float, largest: float, unit: str = "", why: str = "") -> float:
-    """Read a finite number in a range, both ends included."""
-    named = f" {unit}" if unit else ""
+def number(value: object, smallest: float, largest: float, unit: str = "", note: str = "") -> float:
+    """Read a finite number in a range, both ends included; a `note` on the range ends its error."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected a number{' of' if unit else ''}{named}, not {shown(value)}")
+        kind = f"a number of {unit}" if unit else "a number"
+        raise ValueError(f"expected {kind}, not {shown(value)}")
     if not smallest <= value <= largest:
-        raise ValueError(f"expected {smallest:g} to {largest:g}{named}{why}, not {shown(value)}")
+        amounts = f"{smallest:g} to {largest:g} {unit}".rstrip()
+        raise ValueError(f"expected {amounts}{note}, not {shown(value)}")
     return float(value)
 
 
-def in_range(smallest: float, largest: float, unit: str = "", why: str = "") -> Reader:
+def in_range(smallest: float, largest: float, unit: str = "", note: str = "") -> Reader:
     """Return a reader of a number in a range."""
-    return partial(number, smallest=smallest, largest=largest, unit=unit, why=why)
+    return partial(number, smallest=smallest, largest=largest, unit=unit, note=note)
 
 
 def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
@@ -100,9 +103,9 @@ def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
     return read
 
 
-def seconds_in_range(smallest: float, largest: float, why: str = "") -> Reader:
+def seconds_in_range(smallest: float, largest: float, note: str = "") -> Reader:
     """Return a reader of a number of seconds in a range, or of text with a unit."""
-    return lambda value: number(seconds(value), smallest, largest, "seconds", why)
+    return lambda value: number(seconds(value), smallest, largest, "seconds", note)
 
 
 def whole(value: object, smallest: int, largest: int) -> int:
@@ -123,22 +126,21 @@ def count(value: object, smallest: int = 0) -> int:
         ) from None
 
 
-def one_of(*choices: str) -> Callable[[object], str]:
-    """Return a reader of one word out of several."""
+def one_of(*choices: Choice) -> Callable[[object], Choice]:
+    """Return a reader of one text out of several, or of a member of a StrEnum."""
 
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in choices:
-            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise ValueError(
-                f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}"
-            )
-        return value
+    def read(value: object) -> Choice:
+        for choice in choices:
+            if choice == value:
+                return choice
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise ValueError(f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}")
 
     return read
 
 
 def nonempty_array(read: Callable[[object], T], expected: str) -> Callable[[object], tuple[T, ...]]:
-    """Return a reader of an array of `expected`, one at least."""
+    """Return a reader of an array of at least one value; `expected` names them in its errors."""
 
     def read_all(value: object) -> tuple[T, ...]:
         if not isinstance(value, list) or not value:
@@ -150,7 +152,7 @@ def nonempty_array(read: Callable[[object], T], expected: str) -> Callable[[obje
 
 
 def choice_list(*choices: str) -> Callable[[object], tuple[str, ...]]:
-    """Return a reader of an array of some of the words, one at least."""
+    """Return a reader of an array of at least one of the choices."""
     return nonempty_array(one_of(*choices), ", ".join(choices))
 
 
@@ -159,9 +161,7 @@ def http_url(value: object) -> str:
     text = parse_line_text(value)
     try:
         parts = urlsplit(text)
-        is_url = (
-            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        )
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment:
@@ -206,8 +206,8 @@ def column(value: object, known: Collection[str]) -> str:
 def column_list(value: object, known: Collection[str]) -> tuple[str, ...]:
     """Read names of columns, each once."""
     names = nonempty_array(partial(column, known=known), "column names")(value)
-    for at, name in enumerate(names):
-        if name in names[:at]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
             raise ValueError(f"{shown(name)} is listed twice")
     return names
 
@@ -260,26 +260,32 @@ def severity(value: object) -> Severity:
 
 
 def clock(value: object) -> time:
-    """Read a time of day, as TOML's own or as text: 22:00."""
+    """Read a time of day without a time zone, as TOML's own or as text: 22:00."""
     if isinstance(value, time):
         return value
     try:
-        return time.fromisoformat(parse_line_text(value))
+        found = time.fromisoformat(parse_line_text(value))
     except ValueError:
         raise ValueError(f'expected a time of day such as "22:00", not {shown(value)}') from None
+    if found.tzinfo is not None:
+        raise ValueError(f"{shown(value)}: set the time zone with zone")
+    return found
 
 
 def zone(value: object) -> str:
     text = parse_line_text(value)
     try:
-        zone_of(text)
+        time_zone(text)
     except ConfigError as error:
         raise ValueError(error.message) from None
     return text
 
 
-def zone_of(name: str) -> tzinfo | None:
-    """Return a time zone by its IANA name; None, this machine's, for ''. Raises ConfigError."""
+def time_zone(name: str) -> tzinfo | None:
+    """Return a time zone by its IANA name; None, for this machine's, if it is ''.
+
+    Raises ConfigError.
+    """
     if not name:
         return None
     from zoneinfo import ZoneInfo
@@ -302,7 +308,7 @@ def moment(value: object) -> float:
 
 
 def secret_text(value: object) -> str:
-    """Read a text that no message repeats."""
+    """Read a secret, which no message repeats."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError("expected text in quotes, on one line")
     return value
@@ -311,7 +317,7 @@ def secret_text(value: object) -> str:
 ssh_destination = line(parse_ssh_destination, "{} is not an ssh destination: ")
 port = partial(whole, smallest=1, largest=65535)
 counted = partial(count, smallest=1)
-share = in_range(0.001, 1, why=" (a share: 0.85 is 85%)")
+share = in_range(0.001, 1, note=" (a share: 0.85 is 85%)")
 texts = nonempty_array(parse_line_text, "texts")
 user_name = line_like(USER_NAME.fullmatch, "{} is not a user name")
 variable_name = line_like(

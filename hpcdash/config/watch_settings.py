@@ -43,8 +43,8 @@ LossKinds = Annotated[tuple[str, ...], values.choice_list(*LOSS_KINDS)]
 class QuietHours(Struct, frozen=True):
     """Hours of every day from `start` to `end` in which only severe alerts are sent.
 
-    `zone` is an IANA name; '' is this machine's. Over midnight where `end` is before `start`; never
-    where both are the same.
+    They cross midnight if `end` is before `start`; there are none if both are equal. `zone` is an
+    IANA name, '' for this machine's zone.
     """
 
     start: Annotated[time, values.clock] = time(0)
@@ -54,7 +54,7 @@ class QuietHours(Struct, frozen=True):
 
 
 class AlertSettings(Struct, frozen=True):
-    """Conditions for sending an alert; remind_seconds: None: once."""
+    """Conditions for sending an alert; remind_seconds: None: send it once."""
 
     least: Level = Severity.WARNING
     remind_seconds: Annotated[float | None, values.seconds_or_never] = 24 * HOUR
@@ -82,7 +82,7 @@ def _refuse_password(value: object) -> str:
 class MailSettings(_Secretive, frozen=True):
     """E-mail through an SMTP server.
 
-    `security`: starttls, tls (from the first byte on) or none; certificates are verified. ca_file:
+    security: starttls, tls (from the first byte on) or none; certificates are verified. ca_file:
     certificates to trust instead of the system's. The password is never shown.
     """
 
@@ -100,7 +100,7 @@ class MailSettings(_Secretive, frozen=True):
 class WebhookSettings(_Secretive, frozen=True):
     """Webhook that JSON is posted to.
 
-    `form`: json (all fields) or slack (a text: Slack, Mattermost, Rocket.Chat). The URL and
+    form: json (all fields) or slack (a text: Slack, Mattermost, Rocket.Chat). The URL and
     the headers may hold secrets and are never shown.
     """
 
@@ -119,7 +119,7 @@ class CommandSettings(Struct, frozen=True):
 
 
 class TerminalSettings(Struct, frozen=True):
-    """The terminal's bell, and a desktop notification if it has them (OSC 9)."""
+    """Terminal's bell, and a desktop notification if the terminal has them (OSC 9)."""
 
     bell: Flag = True
     notification: Flag = True
@@ -140,7 +140,7 @@ NotifierSettings = (
 class JobSelector(Struct, frozen=True):
     """Selector of jobs by an exact `name` (empty: any), `users` and `clusters` (none: all).
 
-    `users` empty: one's own jobs; ANYONE: everybody's.
+    users: empty for the user's own jobs, ANYONE for all jobs.
     """
 
     name: Text = ""
@@ -151,7 +151,7 @@ class JobSelector(Struct, frozen=True):
         return not self.clusters or cluster in self.clusters
 
     def selected_users(self, own_user: str) -> tuple[str, ...]:
-        """Return the users; () is anyone."""
+        """Return the names of the users; () for anyone."""
         if ANYONE in self.users:
             return ()
         return self.users or ((own_user,) if own_user else ())
@@ -161,9 +161,9 @@ class JobSelector(Struct, frozen=True):
         known = _cluster_names(table)
         for index, name in enumerate(fit.get("clusters", ())):
             if known and name not in known:
-                table.problem(f"there is no [clusters.{name}]", "clusters", index)
+                table.add_problem(f"there is no [clusters.{name}]", "clusters", index)
         if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
-            table.problem(f"{quoted(ANYONE)} means everyone: remove the other names", "users")
+            table.add_problem(f"{quoted(ANYONE)} means everyone: remove the other names", "users")
 
 
 def _cluster_names(table: Table) -> list[str]:
@@ -172,11 +172,11 @@ def _cluster_names(table: Table) -> list[str]:
 
 
 def _require_cluster(table: Table, fit: Mapping[str, Any]) -> None:
-    """Add a problem where a rule is about one of several clusters and names none."""
+    """Add a problem if there are several clusters and the rule selects none of them."""
     known = _cluster_names(table)
     if len(known) > 1 and not fit.get("clusters"):
         text = "there are several clusters: choose one, as in clusters ="
-        table.problem(f"{text} [{quoted(known[0])}]")
+        table.add_problem(f"{text} [{quoted(known[0])}]")
 
 
 Selected = Annotated[JobSelector, SameTable()]
@@ -191,7 +191,7 @@ class RunningRule(Struct, frozen=True):
 
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
-        table.has(fit, "name")
+        table.require(fit, "name")
         _require_cluster(table, fit)
 
 
@@ -201,7 +201,7 @@ class HangingRule(Struct, frozen=True):
     selector: Selected = JobSelector()
     limit_seconds: SomeSeconds = 30 * MINUTE
     severity: Level = Severity.CRITICAL
-    # Another file there in place of the job's output, with {id} for the job's ID.
+    # File on the cluster in place of the job's output, with {id} for the job's ID.
     log: AbsolutePath = ""
 
 
@@ -213,7 +213,7 @@ class LossesRule(Struct, frozen=True):
     kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
     # Severity of nan, inf and divergence.
     severity: Level = Severity.CRITICAL
-    # Another file there in place of the job's output, with {id} for the job's ID.
+    # File on the cluster in place of the job's output, with {id} for the job's ID.
     log: AbsolutePath = ""
 
 
@@ -247,14 +247,14 @@ class StorageRule(Struct, frozen=True):
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether it has limits of its own, unlike its file system."""
+        """Whether du measures the path, because the limits are the user's own."""
         return self.limit_bytes is not None or self.limit_inodes is not None
 
     check = staticmethod(_require_cluster)
 
 
 class NodesRule(Struct, frozen=True):
-    """Nodes of some queues (none: all): those out of use, and spares as a share of those in use."""
+    """Nodes of some queues (none: all) that are out of use, and spares as a share of used nodes."""
 
     selector: OnClusters = JobSelector()
     queues: Texts = ()
@@ -262,18 +262,18 @@ class NodesRule(Struct, frozen=True):
 
 
 class ChainRule(Struct, frozen=True):
-    """Running chain that must have at least `fewest_waiting` jobs or tasks behind it."""
+    """Running chain that must have at least `fewest_waiting` jobs or tasks queued behind it."""
 
     selector: Selected = JobSelector()
     fewest_waiting: Counted = 1
 
 
 class SavesRule(Struct, frozen=True):
-    """Saves of a job: every `interval_seconds`, for `save_seconds`.
+    """Saves of a job: every `interval_seconds`, each taking `save_seconds`.
 
-    The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
-    the folder `checkpoints`; {id} in either is a job's ID. '' both: those of the request of a job's
-    launch, if any.
+    The last save is the newest file of the pattern `saved` on the cluster, or the newest complete
+    checkpoint in the folder `checkpoints`; {id} in either is the job's ID. Without both, it is in
+    the checkpoints of the job's request, if it was launched from here.
     """
 
     interval_seconds: SomeSeconds
@@ -287,13 +287,13 @@ class SavesRule(Struct, frozen=True):
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
         if "checkpoints" in fit and "saved" in fit:
-            table.problem("checkpoints is set too: set one of the two", "saved")
+            table.add_problem("checkpoints is set too: set one of the two", "saved")
 
 
 class FailuresRule(Struct, frozen=True):
-    """`in_a_row` failures of one job on one node.
+    """`in_a_row` failures of a job on a node.
 
-    If more than `most_nodes` nodes are common to them, none is named.
+    If the failures have more than `most_nodes` nodes in common, no node is reported.
     """
 
     selector: OnClusters = JobSelector()
@@ -302,10 +302,10 @@ class FailuresRule(Struct, frozen=True):
 
 
 class PoolsRule(Struct, frozen=True):
-    """Tasks of the pools that [share.POOL] names, as their coordinators publish them.
+    """Tasks of the pools of [share.POOL] that have a problem, as their coordinators publish them.
 
-    They have had no turn for `no_turn_seconds` since they came or last ran, were interrupted
-    `unsaved_in_a_row` times without a save, in a row or more often than they saved, or save too
+    They have had no turn for `no_turn_seconds` since their submission or last run, were interrupted
+    without a save `unsaved_in_a_row` times in a row or more often than they saved, or save too
     slowly.
     """
 
@@ -315,9 +315,9 @@ class PoolsRule(Struct, frozen=True):
 
 
 class Secret(_Secretive, frozen=True):
-    """Secret that is never shown: a `text` of the configuration, a `file` or a `variable`.
+    """Secret that is never shown: a `text`, a file's first line, or an environment variable.
 
-    The file's first line and the environment variable are of this machine; '' all three for none.
+    File and variable are of this machine; all three are '' for none.
     """
 
     text: str = ""
@@ -326,7 +326,7 @@ class Secret(_Secretive, frozen=True):
 
 
 class NotificationChannel(Struct, frozen=True):
-    """Channel of notifications: settings that lack their `secrets`, by the field each fills.
+    """Channel of notifications: its settings without secrets, and `secrets` by field.
 
     `key` is its place in the file.
     """
@@ -347,7 +347,7 @@ class WatchSettings(Struct, frozen=True):
     unreachable_rounds: Counted = 3
     never_starts: Flag = True
     snooze_seconds: SomeSeconds = 4.0 * HOUR
-    # Keys of alerts, or rules such as `storage/`, and the epoch until which they are snoozed.
+    # Epoch until which an alert is snoozed, by its key, or by its rule such as `storage/`.
     snoozed: Mapping[str, Annotated[float, values.moment]] = {}
     alerts: Annotated[AlertSettings, SameTable()] = AlertSettings()
     running: tuple[RunningRule, ...] = ()
@@ -362,13 +362,13 @@ class WatchSettings(Struct, frozen=True):
     notices: Annotated[tuple[NotificationChannel, ...], Key.NONE] = ()
     # None if the dashboard does not ring.
     terminal: TerminalSettings | None = None
-    # Those of [metrics].
+    # The patterns of [metrics].
     metric_patterns: tuple[str, ...] = ()
-    # Whether there is a [watch] at all.
+    # Whether the file has a [watch].
     is_configured: bool = False
 
     def on_cluster(self, cluster: str) -> Self:
-        """Return these settings with the rules of one cluster alone."""
+        """Return these settings with only the rules of a cluster."""
         rules = {
             table: tuple(rule for rule in getattr(self, table) if rule.selector.is_on(cluster))
             for table in RULE_TABLES
@@ -377,22 +377,22 @@ class WatchSettings(Struct, frozen=True):
 
 
 def is_quiet(quiet: QuietHours, now_epoch: float) -> bool:
-    """Return whether it is quiet at a time; raises ConfigError for an unknown zone."""
+    """Return whether a time is in the quiet hours; raises ConfigError for an unknown zone."""
     if quiet.start == quiet.end:
         return False
-    clock = datetime.fromtimestamp(now_epoch, UTC).astimezone(values.zone_of(quiet.zone)).time()
+    clock = datetime.fromtimestamp(now_epoch, UTC).astimezone(values.time_zone(quiet.zone)).time()
     if quiet.start < quiet.end:
         return quiet.start <= clock < quiet.end
     return clock >= quiet.start or clock < quiet.end
 
 
-# Where a secret is: by the end of its key.
+# Field of Secret and its reader, by the ending of the key.
 _SECRETS: Mapping[str, tuple[str, Reader]] = {
     "": ("text", values.secret_text),
     "_file": ("file", values.path_here),
     "_env": ("variable", values.variable_name),
 }
-# By key: the settings, the secret and the ends of its keys.
+# By key: the settings, the name of the secret and the endings of its keys.
 _CHANNELS: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
     "mail": (MailSettings, "password", ("_file", "_env")),
     "webhook": (WebhookSettings, "url", ("_file", "_env", "")),
@@ -407,39 +407,35 @@ def read_watch(root: Table) -> WatchSettings:
         return WatchSettings()
     table = root.table("watch")
     fit = table.fit(WatchSettings, apart=_CHANNELS)
-    notices = [
-        _channel(channel_table, *channel)
-        for key, channel in _CHANNELS.items()
-        for channel_table in table.tables(key)
-    ]
+    notices = []
+    for key, (record, secret, endings) in _CHANNELS.items():
+        for channel_table in table.tables(key):
+            notices.append(_read_channel(channel_table, record, secret, endings))
     return build(WatchSettings, fit, notices=tuple(filter(None, notices)), is_configured=True)
 
 
-def _channel(
-    table: Table, record: Any, name: str, ends: Iterable[str]
+def _read_channel(
+    table: Table, record: Any, secret: str, endings: Iterable[str]
 ) -> NotificationChannel | None:
-    """Read a channel of notifications.
-
-    One key gives its secret `name`; headers are secrets too.
-    """
-    secrets = {}
-    places = {f"{name}{end}": _SECRETS[end] for end in ends}
-    headers = {f"headers{end}": place for end, place in _SECRETS.items()}
-    if record is not WebhookSettings:
-        headers.clear()
+    """Read a channel of notifications, whose `secret` is given by one key; headers are secrets."""
+    places = {f"{secret}{ending}": _SECRETS[ending] for ending in endings}
+    headers = {}
+    if record is WebhookSettings:
+        headers = {f"headers{ending}": place for ending, place in _SECRETS.items()}
     fit = table.fit(record, {key: reader for key, (_, reader) in places.items()}, headers)
     given = [key for key in table.values if key in places]
     for key in given[1:]:
-        table.problem(f"{given[0]} is set too: set one of them", key)
+        table.add_problem(f"{given[0]} is set too: set one of them", key)
+    secrets = {}
     for key in given:
         if key in fit:
-            secrets[name] = Secret(**{places[key][0]: fit.pop(key)})
-    for key, (place, reader) in headers.items():
+            secrets[secret] = Secret(**{places[key][0]: fit.pop(key)})
+    for key, (field, reader) in headers.items():
         for header, value in table.table(key).mapping(reader).items():
-            secrets[f"headers.{header}"] = Secret(**{place: value})
+            secrets[f"headers.{header}"] = Secret(**{field: value})
     if places and not given and record is not MailSettings:
         *first, last = places
-        table.problem(f"{', '.join(first)} or {last} is missing")
-    if not table.has(fit, *record_keys(record).required):
+        table.add_problem(f"{', '.join(first)} or {last} is missing")
+    if not table.require(fit, *record_keys(record).required):
         return None
     return NotificationChannel(build(record, fit), secrets, dotted(table.path))

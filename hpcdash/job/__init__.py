@@ -1,4 +1,4 @@
-"""The library a training imports: it stops in time, saves when asked, resumes, and writes metrics.
+"""Library for a training: it stops in time, saves on request, resumes, and writes metrics.
 
     from hpcdash.job import TrainingGuard
 
@@ -11,8 +11,8 @@
         if guard.should_stop():
             break
 
-Needs only the standard library and Python 3.8 or later, with or without a scheduler. Nothing is
-imported before it is used.
+It needs only the standard library and Python 3.8 or later, with or without a scheduler. A module is
+imported when it is first used.
 """
 
 from __future__ import annotations

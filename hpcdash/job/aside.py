@@ -1,6 +1,4 @@
-"""Runs calls that may never return, such as looking at a file on a dead mount, in a separate
-thread.
-"""
+"""Runs calls that may never return, such as a stat on a dead mount, in a separate thread."""
 
 from __future__ import annotations
 
@@ -13,10 +11,9 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """One thread, started when first needed; callers wait for it no longer than they allow.
+    """Thread for calls whose callers wait only so long; it is started with the first call.
 
-    A late call is not lost: a later call gets its answer, and no other one is started before it is
-    done.
+    A call that is late goes on: the next caller gets its result, and no other call starts before.
     """
 
     def __init__(self) -> None:
@@ -25,7 +22,7 @@ class Aside:
         self._is_late = False
 
     def answer(self, call: Callable[[], Any], wait_seconds: float, otherwise: Any) -> Any:
-        """Return or raise the result of `call`; return `otherwise` if that takes too long."""
+        """Return or raise the result of `call`; return `otherwise` after `wait_seconds`."""
         if self._process != os.getpid() and not self._has_started():
             return call()
         if not self._lock.acquire(timeout=wait_seconds):
@@ -52,7 +49,10 @@ class Aside:
             self._calls.put(None)
 
     def _has_started(self) -> bool:
-        """Start the thread, again in a forked process: threads stay behind then."""
+        """Start the thread, also in a forked process, which has no threads of its parent.
+
+        Returns whether it could be started.
+        """
         from queue import Empty, SimpleQueue
         from threading import Lock, Thread
 
@@ -63,8 +63,11 @@ class Aside:
         except RuntimeError:
             # The user's limit of threads is reached, or the interpreter is about to end.
             return False
-        self._calls, self._answers, self._empty = calls, answers, Empty
-        self._lock, self._is_late = Lock(), False
+        self._calls = calls
+        self._answers = answers
+        self._empty = Empty
+        self._lock = Lock()
+        self._is_late = False
         self._process = os.getpid()
         return True
 
@@ -76,5 +79,5 @@ def _work(calls: Any, answers: Any) -> None:
             return
         try:
             answers.put((call(), None))
-        except BaseException as error:  # Raised where the answer is waited for.
+        except BaseException as error:  # The caller raises it.
             answers.put((None, error))

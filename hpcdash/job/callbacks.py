@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import pickle
 from enum import Enum
 from typing import Any, Iterable, Sequence
@@ -15,7 +16,7 @@ log = logging.getLogger("hpcdash.job")
 
 
 class RunsOn(Enum):
-    """Place where a callback is called: the client, the runner on the node, or both."""
+    """Places where a callback is called: the client, the runner on the node, or both."""
 
     CLIENT = "client"
     RUNNER = "runner"
@@ -23,9 +24,9 @@ class RunsOn(Enum):
 
 
 class StatusOn(Enum):
-    """Time at which `on_status` is called.
+    """Times at which `on_status` is called.
 
-    At an interval (and at the end), when the state changes, or only at the end.
+    These are at an interval and at the end, when the state changes, or only at the end.
     """
 
     INTERVAL = "interval"
@@ -46,27 +47,28 @@ class Callback:
 
     @property
     def requires_runner_transport(self) -> bool:
-        """Whether it is shipped to the node."""
+        """Whether the callback is sent to the node."""
         return self.runs_on is not RunsOn.CLIENT
 
     def on_run_begin(self, event: RunBegin) -> None:
-        """In the runner, right before the function is called; as `on_begin_run_job_ctx`."""
+        """Handle the start of a run, in the runner; calls `on_begin_run_job_ctx` by default."""
         self.on_begin_run_job_ctx(event)
 
     def on_run_end(self, event: RunEnd) -> None:
-        """In the runner, after the function returned or raised; as `on_end_run_job_ctx`."""
+        """Handle the end of a run, in the runner; calls `on_end_run_job_ctx` by default."""
         self.on_end_run_job_ctx(event)
 
     def on_completed(self, event: Completed) -> None:
-        """In the runner at once, and on the client once the scheduler reports the end: see
-        `emitted_by`.
-
-        As `on_completed_ctx`.
+        """Handle a completion: in the runner at once, on the client once the scheduler reports the
+        end (see `emitted_by`). Calls `on_completed_ctx` by default.
         """
         self.on_completed_ctx(event)
 
     def on_status(self, event: JobStatus) -> None:
-        """On the client, as `status_on` says; as `on_job_status_update_ctx`."""
+        """Handle a status, on the client at the times of `status_on`.
+
+        Calls `on_job_status_update_ctx` by default.
+        """
         self.on_job_status_update_ctx(event)
 
     def on_begin_run_job_ctx(self, ctx: RunBegin) -> None:
@@ -86,10 +88,9 @@ BaseCallback = Callback
 
 
 def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
-    """Call one hook of each callback; exceptions, even SystemExit, are logged, and the others are
-    still called.
+    """Call a hook of each callback; its exceptions, even SystemExit, are logged.
 
-    Only KeyboardInterrupt, which comes from the user, is raised once all have been called.
+    Only KeyboardInterrupt, which comes from the user, is raised, after all have been called.
     """
     interrupt: KeyboardInterrupt | None = None
     for callback in callbacks:
@@ -104,13 +105,11 @@ def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
 
 
 def shipped(callbacks: Iterable[Callback]) -> bytes:
-    """The file for `--callbacks-file`: those that ask for the runner.
+    """Return the content of `--callbacks-file`: the callbacks that run in the runner.
 
-    What cannot be pickled is left out, and logged.
-
-    Each is a pickle of its own, so that one whose module is missing on the node takes no other with
-    it.
+    A callback that cannot be pickled is logged and left out.
     """
+    # Each is a pickle of its own: a module that is missing on the node affects only its callbacks.
     pickles = []
     for callback in callbacks:
         if not callback.requires_runner_transport:
@@ -128,7 +127,7 @@ def shipped(callbacks: Iterable[Callback]) -> bytes:
 
 
 def received(path: str) -> list[Callback]:
-    """The callbacks of a file, on the node. What cannot be read is logged and left out."""
+    """Return the callbacks in a file, on the node; unreadable ones are logged and left out."""
     try:
         entries = read_packed(path)
         if not isinstance(entries, (list, tuple)):
@@ -153,10 +152,9 @@ def received(path: str) -> list[Callback]:
 
 
 def named(names: Iterable[str]) -> list[Callback]:
-    """Callbacks by MODULE:NAME, on the node: an object, or a class that is called without
-    arguments.
+    """Return callbacks by MODULE:NAME, on the node; a class is called without arguments.
 
-    What cannot be imported or is no Callback is logged and left out.
+    A name that cannot be imported or is no Callback is logged and left out.
     """
     callbacks = []
     for name in names:
@@ -177,10 +175,9 @@ def named(names: Iterable[str]) -> list[Callback]:
 
 
 class ClientCallbacks:
-    """The callbacks of one job on the client: called with its scheduler status, and once when it
-    has ended.
+    """Callbacks of a job on the client, called with its scheduler status, and once at its end.
 
-    Pass `see` each polled status, at any poll interval. The caller provides clock and scheduler.
+    Pass `see` each polled status, at any poll interval.
     """
 
     def __init__(self, callbacks: Sequence[Callback], launch: Launch) -> None:
@@ -193,13 +190,13 @@ class ClientCallbacks:
         self._is_completed = False
 
     def see(self, status: JobStatus, result_path: str | None = None) -> None:
-        """Calls `on_status` of those that want it now, then, at the first end seen, `on_completed`
+        """Call `on_status` of the callbacks for which it is time; at the end, once, `on_completed`
         of all.
         """
         if self._is_completed:
             return
         for number, callback in enumerate(self._callbacks):
-            if self._is_selected(number, callback, status):
+            if self._is_due(callback, status, self._called_at.get(number, -math.inf)):
                 self._called_at[number] = status.seen_at
                 tell([callback], "on_status", status)
         self._last_state = status.state
@@ -219,12 +216,11 @@ class ClientCallbacks:
         )
         tell(self._callbacks, "on_completed", completed)
 
-    def _is_selected(self, number: int, callback: Callback, status: JobStatus) -> bool:
+    def _is_due(self, callback: Callback, status: JobStatus, called_at: float) -> bool:
         if status.is_ended:
             return True
         if callback.status_on is StatusOn.CHANGE:
             return status.state != self._last_state
         if callback.status_on is StatusOn.INTERVAL:
-            told_at = self._called_at.get(number)
-            return told_at is None or status.seen_at - told_at >= callback.status_interval_seconds
+            return status.seen_at - called_at >= callback.status_interval_seconds
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import namedtuple
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, time
 
 from hpcdash.job.on_disk import (
@@ -29,7 +29,7 @@ from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import Any
 
@@ -47,15 +47,16 @@ __all__ = [
     "write_whole",
 ]
 
-# Written last, inside: what it lists must be there in full.
+# File in a checkpoint that is written last; the files in its list must be complete.
 MARKER = "WHOLE.json"
 CHECKPOINTS = "HPCDASH_CHECKPOINTS"
-_SAVING, _DELETING = ".saving-", ".deleting-"
+_SAVING = ".saving-"
+_DELETING = ".deleting-"
 
 
-# Not typing's: that import takes longer than all of this file.
+# Not typing's NamedTuple: its import takes longer than the rest of this file.
 class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
-    """A complete checkpoint: the folder `path`, saved after `step`."""
+    """Complete checkpoint: the folder `path`, saved after `step`."""
 
     __slots__ = ()
     step: int
@@ -63,8 +64,7 @@ class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
 
 
 class Checkpoints:
-    """A folder of checkpoints, each a folder `step-00000100`; the newest `keep` are kept (None:
-    all).
+    """Folder of checkpoints, each a folder `step-00000100`; the newest `keep` stay (None: all).
 
     The default folder is HPCDASH_CHECKPOINTS, which is set in jobs whose request has `checkpoints`.
 
@@ -78,17 +78,17 @@ class Checkpoints:
                 torch.save(model.state_dict(), folder / "model.pt")
 
     A run that is killed during a save leaves earlier checkpoints untouched, and `newest` never
-    returns the torn one. There must be room for one more than `keep`. One process saves; if each
-    rank writes its part, pass `barrier=torch.distributed.barrier` and have all ranks enter
+    returns the torn checkpoint. There must be room for one more than `keep`. One process saves; if
+    each rank writes its part, pass `barrier=torch.distributed.barrier` and have all ranks enter
     `saving`. `checksum=True` reads everything back after writing, and again before resuming, to
-    detect a file of the right size with wrong bytes. Links are kept as links, and targets outside
-    the folder are not checked; a full path to a file inside becomes a relative one.
+    detect a file of the right size with wrong bytes. Links stay links, and targets outside the
+    folder are not checked; an absolute path to a file inside becomes relative.
 
     The newest checkpoint is the one saved last, whatever its step. A run that goes back to step
-    1000 with `next(found for found in checkpoints.all() if found.step == 1000)`, or to one kept
-    with `keep_forever`, continues from its own saves when it is restarted; those of higher steps
-    are deleted as the oldest. Only complete checkpoints count for `keep`: older ones are deleted
-    once there are enough newer complete ones.
+    1000 with `next(found for found in checkpoints.all() if found.step == 1000)`, or to a
+    `keep_forever` checkpoint, continues from its own saves when it is restarted; the saves of
+    higher steps are deleted as the oldest. Only complete checkpoints count for `keep`: older ones
+    are deleted once there are enough newer complete ones.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Checkpoints:
                 f"keep={keep} would delete the newest checkpoint; use 1 or more, or None to "
                 "keep all"
             )
-        # Not before it is needed: it takes a third of the import.
+        # pathlib takes a third of this module's import.
         from pathlib import Path
 
         self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
@@ -128,20 +128,19 @@ class Checkpoints:
         return self._own_rank.now
 
     def newest(self) -> Checkpoint | None:
-        """The complete checkpoint saved last; torn ones are skipped and logged."""
-        found = next(iter(self._whole()), None)
+        """Return the complete checkpoint saved last; torn ones are skipped and logged."""
+        found = next(self._whole(), None)
         if found:
             _remember_save(found.path)
         return found
 
     def resume_from(self, all_reduce_max: AllReduceMax | None = None) -> Checkpoint | None:
-        """The newest checkpoint, chosen by rank 0 for all ranks: a rank on another node may not see
-        the last save yet.
+        """Return the newest checkpoint, which rank 0 chooses for all ranks: on other nodes the last
+        save may not be visible yet.
 
-        The choice is shared by torch.distributed if it is running, else by `all_reduce_max` (takes
-        a rank's number, returns the highest of all); then all ranks must call this at the same
-        place. Raises RuntimeError on a rank that does not see the chosen checkpoint within two
-        minutes.
+        torch.distributed shares the choice if it is running, else `all_reduce_max` (takes a rank's
+        number, returns the highest of all); then all ranks must call this at the same place. Raises
+        RuntimeError on a rank that does not see the chosen checkpoint within two minutes.
         """
         if not can_agree(all_reduce_max):
             if processes_in_all() > 1:
@@ -150,10 +149,12 @@ class Checkpoints:
                 )
             return self.newest()
         chosen = self.newest() if self._rank == 0 else None
-        step = broadcast_from_rank_0(chosen.step if chosen else -1, self._rank, all_reduce_max)
-        attempt = broadcast_from_rank_0(
-            _attempt(chosen.path) if chosen else -1, self._rank, all_reduce_max
-        )
+        step = attempt = -1
+        if chosen:
+            step = chosen.step
+            attempt = int(chosen.path.name.partition(".")[2] or 0)
+        step = broadcast_from_rank_0(step, self._rank, all_reduce_max)
+        attempt = broadcast_from_rank_0(attempt, self._rank, all_reduce_max)
         if self._rank == 0 or step < 0:
             return chosen
         path = self.folder / _name(step, attempt)
@@ -162,13 +163,13 @@ class Checkpoints:
         return Checkpoint(step, path)
 
     def all(self) -> list[Checkpoint]:
-        """All complete checkpoints, the last saved first."""
+        """Return all complete checkpoints, the last saved first."""
         return list(self._whole())
 
     @contextmanager
     def saving(self, step: int, *, keep_forever: bool = False) -> Iterator[Path]:
-        """A new folder to write into, which becomes the checkpoint of `step` when the block ends
-        without an error.
+        """Yield a new folder to write into, which becomes the checkpoint of `step` if the block
+        succeeds.
 
         After an error, the folder is removed and the error is raised. A `keep_forever` checkpoint
         is never deleted for newer ones. Raises RuntimeError on ranks other than 0 if there is no
@@ -179,18 +180,17 @@ class Checkpoints:
                 f"rank {self._rank} would save beside rank 0: save only on rank 0, or pass "
                 "barrier=, such as torch.distributed.barrier, and have all ranks call it"
             )
-        # All ranks must know the name where they share it; elsewhere two runs must not.
-        own = (
-            f"{int(step):08d}" if self._barrier else f"{int(step):08d}@{host_name()}@{os.getpid()}"
-        )
-        beside = self.folder / f"{_SAVING}{own}"
+        beside = self.folder / f"{_SAVING}{int(step):08d}"
+        if self._barrier is None:
+            # With a barrier all ranks know the name; without one no other run may use it.
+            beside = beside.with_name(f"{beside.name}@{host_name()}@{os.getpid()}")
         if self._rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove(beside)
             beside.mkdir()
         self._meet()
         try:
-            began_at = monotonic()
+            start = monotonic()
             yield beside
             if self._rank == 0 and self._barrier is None:
                 sync_tree(beside)
@@ -198,39 +198,33 @@ class Checkpoints:
                 sync_file_system(beside)
             self._meet()
             if self._rank == 0:
-                reported = {
-                    "step": int(step),
-                    "kept": keep_forever,
-                    "save_seconds": round(monotonic() - began_at, 3),
-                }
-                self._finish(reported, beside)
+                self._finish(beside, int(step), keep_forever, monotonic() - start)
         except BaseException:
             if self._rank == 0:
                 remove(beside)
             raise
         self._meet()
 
-    def _finish(self, reported: dict[str, Any], beside: Path) -> None:
+    def _finish(self, beside: Path, step: int, keep_forever: bool, save_seconds: float) -> None:
         if relink(beside):
             sync_file_system(beside)
-        # After all others, whatever the clocks of the hosts that saved them.
-        now = max([time(), *(0.001 + saved_at(marker) for _, marker in self._newest_first()[:1])])
-        reported["saved_at"] = round(now, 3)
-        with write_whole(beside / MARKER) as path:
-            path.write_text(
-                marker_of(beside, has_checksum=self._has_checksum, **reported), encoding="utf-8"
-            )
-            # A batch script goes by it, which does not read what is inside.
-            os.utime(path, (now, now))
-        final = self._renamed(beside, reported["step"])
+        write_marker(
+            beside,
+            [saved_at(marker) for _, marker in self._newest_first()[:1]],
+            has_checksum=self._has_checksum,
+            step=step,
+            kept=keep_forever,
+            save_seconds=round(save_seconds, 3),
+        )
+        final = self._rename(beside, step)
         sync_folder(self.folder)
         self._prune(final)
 
-    def _renamed(self, beside: Path, step: int) -> Path:
-        """Gives a checkpoint the first name that is free."""
+    def _rename(self, beside: Path, step: int) -> Path:
+        """Rename a checkpoint to its first free name, and return that."""
         attempt = 0
         while True:
-            # A run that resumed earlier comes by this step again: neither is lost at any moment.
+            # A run that resumed from an earlier step reaches this step again: both stay.
             final = self.folder / _name(step, attempt)
             try:
                 if not final.exists():
@@ -246,66 +240,73 @@ class Checkpoints:
         if self._barrier is not None:
             self._barrier()
 
-    def _named(self) -> list[tuple[int, int, Path]]:
+    def _by_attempt(self) -> list[tuple[int, int, Path]]:
+        """Return step, attempt and path of all checkpoints, torn or not, the highest first."""
         try:
             names = os.listdir(self.folder)
         except OSError:
             return []
         import re
 
-        pattern = re.compile(r"step-([0-9]{1,18})(?:\.([0-9]{1,9}))?")
-        found = [(match, name) for name in names for match in [pattern.fullmatch(name)] if match]
-        return sorted(
-            ((int(match[1]), int(match[2] or 0), self.folder / name) for match, name in found),
-            reverse=True,
-        )
+        matches = (re.fullmatch(r"step-([0-9]{1,18})(?:\.([0-9]{1,9}))?", name) for name in names)
+        found = [
+            (int(match[1]), int(match[2] or 0), self.folder / match[0])
+            for match in matches
+            if match
+        ]
+        return sorted(found, reverse=True)
 
     def _newest_first(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """Return the checkpoints with a marker by time of saving.
+        """Return the checkpoints that have a marker, with it, by time of saving.
 
-        Of one moment, as of two runs, by step.
+        Checkpoints of the same time, from two runs, are in the order of their steps.
         """
-        found = [(step, attempt, path, read_marker(path)) for step, attempt, path in self._named()]
-        marked = [
-            (step, attempt, path, marker)
-            for step, attempt, path, marker in found
-            if marker is not None
-        ]
-        marked.sort(key=lambda one: (saved_at(one[3]), one[0], one[1]), reverse=True)
-        return [(Checkpoint(step, path), marker) for step, _, path, marker in marked]
+        marked = []
+        for step, _, path in self._by_attempt():
+            marker = read_marker(path)
+            if marker is not None:
+                marked.append((Checkpoint(step, path), marker))
+        # The sort is stable.
+        marked.sort(key=lambda pair: saved_at(pair[1]), reverse=True)
+        return marked
 
     def _whole(self) -> Iterator[Checkpoint]:
+        """Yield the complete checkpoints, the last saved first; log the others."""
         marked = self._newest_first()
-        for path in {path for _, _, path in self._named()} - {found.path for found, _ in marked}:
-            self._pass_over(path, "it has no completion marker")
-        for found, marker in marked:
-            wrong = difference(found.path, marker, has_checksum=True)
-            if wrong:
-                self._damaged[found.path] = marker
-                self._pass_over(found.path, wrong)
+        marked_paths = {checkpoint.path for checkpoint, _ in marked}
+        for _, _, path in self._by_attempt():
+            if path not in marked_paths:
+                self._skip(path, "it has no completion marker")
+        for checkpoint, marker in marked:
+            defect = difference(checkpoint.path, marker, has_checksum=True)
+            if defect:
+                self._damaged[checkpoint.path] = marker
+                self._skip(checkpoint.path, defect)
             else:
-                yield found
+                yield checkpoint
 
-    def _pass_over(self, path: Path, wrong: str) -> None:
-        self._log.warn(path, f"the checkpoint {path} is incomplete and was skipped: {wrong}")
+    def _skip(self, path: Path, defect: str) -> None:
+        self._log.warn(path, f"the checkpoint {path} is incomplete and was skipped: {defect}")
 
     def _prune(self, saved: Path) -> None:
-        """Delete checkpoints older than `keep` whole ones, and leftovers of killed runs.
+        """Delete checkpoints older than `keep` complete ones, and leftovers of killed runs.
 
-        Never the one saved just now, nor one without a marker. Whether one is whole is determined
-        by its sizes, and by the check before it was to be resumed from: to read all of it at each
-        save would take as long as the save.
+        The checkpoint `saved` stays, and so does one without a marker. A checkpoint is complete by
+        its sizes, and by the check when it was to be resumed: reading its content at each save
+        would take as long as the save.
         """
         try:
             self._clear()
+            if self._keep is None:
+                return
             whole = 0
-            for found, marker in self._newest_first() if self._keep is not None else ():
+            for (_, path), marker in self._newest_first():
                 if marker.get("kept"):
                     continue
-                if self._keep is not None and whole >= self._keep and found.path != saved:
-                    self._delete(found.path)
-                elif self._damaged.get(found.path) != marker and not difference(
-                    found.path, marker, has_checksum=False
+                if whole >= self._keep and path != saved:
+                    self._delete(path)
+                elif self._damaged.get(path) != marker and not difference(
+                    path, marker, has_checksum=False
                 ):
                     whole += 1
             self._clear()
@@ -315,12 +316,9 @@ class Checkpoints:
             )
 
     def _delete(self, path: Path) -> None:
-        try:
-            # Renamed first: half of it is never taken for a checkpoint.
+        # Renamed first: a partly deleted folder is no checkpoint. Another run may delete it too.
+        with suppress(FileNotFoundError):
             path.rename(path.with_name(_DELETING + path.name))
-        except FileNotFoundError:
-            # Another run in this folder was first.
-            pass
 
     def _clear(self) -> None:
         for name in os.listdir(self.folder):
@@ -338,7 +336,7 @@ def init(
     *,
     replicated: bool | None = None,
 ) -> tuple[int, int, Any]:
-    """Loads what `model.try_save` saved last, and adds this method to the model.
+    """Load what `model.try_save` saved last, and add this method to the model.
 
     Returns (epoch, step, others) to resume at.
 
@@ -357,11 +355,11 @@ def init(
     a model in DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes
     everything), and any number of ranks may resume. For any other model, for example one sharded by
     fully_shard, each rank writes its own state, and as many ranks must resume; `replicated=True`
-    says that all ranks have the same state.
+    means that all ranks have the same state.
 
     Loading runs no code from the files (torch 2.6 or later; earlier versions have had holes), but
-    the files decide what is trained: other users' files are refused. Raises RuntimeError for those,
-    for unreadable files, and for a number of ranks that does not match the parts.
+    the files decide what is trained. Raises RuntimeError for files of other users, for unreadable
+    files, and for a number of ranks that does not match the parts.
     """
     from hpcdash.job.ranks import torch_is_distributed
     from hpcdash.job.try_save import TrySave, barrier
@@ -377,19 +375,29 @@ def _name(step: int, attempt: int) -> str:
     return f"step-{step:08d}" + (f".{attempt}" if attempt else "")
 
 
-def _attempt(path: Path) -> int:
-    return int(path.name.partition(".")[2] or 0)
-
-
 def _remember_save(path: Path) -> None:
     remember((read_marker(path) or {}).get("save_seconds"))
 
 
+def write_marker(
+    folder: Path, earlier: Iterable[float], *, has_checksum: bool = False, **values: Any
+) -> None:
+    """Mark a folder as a complete checkpoint, saved now, or after the `earlier` times if a clock of
+    another host is ahead.
+    """
+    now = max([time(), *(0.001 + other for other in earlier)])
+    values["saved_at"] = round(now, 3)
+    with write_whole(folder / MARKER) as path:
+        path.write_text(marker_of(folder, has_checksum=has_checksum, **values), encoding="utf-8")
+        # A batch script compares the times of markers.
+        os.utime(path, (now, now))
+
+
 def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
-    """The text of a marker for a folder's current content; `values` is included."""
+    """Return the text of a marker for a folder's current content, including `values`."""
     import json
 
-    # Parts of a marker left by a killed run do not count.
+    # A killed run may have left a part of a marker.
     files = {
         name: sums
         for name, sums in file_sums(path, has_checksum)
@@ -399,7 +407,7 @@ def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
 
 
 def read_marker(path: Path) -> dict[str, Any] | None:
-    """Read a folder's marker; None where it has no readable marker."""
+    """Read a folder's marker; None if it has no readable marker."""
     import json
 
     try:
@@ -410,15 +418,15 @@ def read_marker(path: Path) -> dict[str, Any] | None:
 
 
 def saved_at(marker: dict[str, Any]) -> float:
-    """Return a marker's time in epoch seconds, 0 where it has none."""
-    at = marker.get("saved_at")
-    return at if isinstance(at, (int, float)) else 0.0
+    """Return a marker's time in epoch seconds; 0 if it has none."""
+    epoch = marker.get("saved_at")
+    return epoch if isinstance(epoch, (int, float)) else 0.0
 
 
 def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str:
-    """Return how a checkpoint differs from its marker, "" where it does not.
+    """Return how a checkpoint differs from its marker; "" if it does not.
 
-    Compares checksums with `has_checksum` and where the marker has them, else sizes.
+    Compares sizes, and with `has_checksum` the checksums that the marker has.
     """
     files = marker["files"]
     has_sums = has_checksum and any(
@@ -429,14 +437,14 @@ def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str
     except OSError as error:
         return str(error)
     for name, sums in files.items():
-        same = found.get(name)
-        if same and "link" in same and isinstance(sums, dict) and "link" not in sums:
-            # An earlier version judged a link by what it led to.
+        current = found.get(name)
+        if current and "link" in current and isinstance(sums, dict) and "link" not in sums:
+            # An earlier version compared the link's target.
             continue
         if (
-            same is None
+            current is None
             or not isinstance(sums, dict)
-            or any(sums.get(key) != value for key, value in same.items())
+            or any(sums.get(key) != value for key, value in current.items())
         ):
             return f"{name} differs from the saved data"
     return ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -28,30 +29,32 @@ if TYPE_CHECKING:
 
     Value = TypeVar("Value")
 
-# The port of PyTorch's own launchers, outside of jobs.
+# Port of PyTorch's own launchers, used outside a job.
 DEFAULT_MASTER_PORT = 29500
 MAX_HOSTS = 100_000
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,9}))?)?", re.ASCII)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[\]]*\])")
 # Below the ports that Linux assigns to any process: 32768 and up.
-_FIRST_PORT, _PORTS, _PORTS_FROM_STEP_TO_STEP = 20000, 12000, 1009
+_FIRST_PORT = 20000
+_PORTS = 12000
+_PORTS_PER_STEP = 1009
 _LONGEST_NODEFILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """One process of a job. Ranks count from 0; None, '' and () are what is not known.
+    """Process of a job. Ranks count from 0; unknown values are None or ().
 
-    `rank` is among all processes, `local_rank` among those of its node, `node_rank` the node among
-    the job's. `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR. In
-    what srun or mpirun started, their variables go before RANK, LOCAL_RANK and WORLD_SIZE; in what
-    torchrun, accelerate or deepspeed started these three do, together
-    (`rank_variables.is_of_launcher` says how they are told apart).
+    `rank` counts all processes, `local_rank` the processes of the node, `node_rank` the nodes of
+    the job. `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR. In a
+    process that srun or mpirun started, their variables take precedence over RANK, LOCAL_RANK and
+    WORLD_SIZE; in one that torchrun, accelerate or deepspeed started, these three do
+    (`rank_variables.is_launcher_set` distinguishes the two).
 
-    `master_port` is MASTER_PORT, else one of 20000 to 31999 by the numbers of the job, its array
-    task and its step: the same in all ranks of a step, another in the jobs and steps beside it. In
-    what is no job it is 29500.
+    `master_port` is MASTER_PORT, else 20000 to 31999 by the numbers of the job, its array task and
+    its step: the same in all ranks of a step, different in neighbouring jobs and steps. Outside a
+    job it is 29500.
 
         >>> from hpcdash.job import current_job_context
         >>> job = current_job_context()
@@ -76,13 +79,16 @@ class JobContext:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> JobContext:
-        """Return the context of an environment, this process's own unless one is given."""
+        """Return the context of an environment, by default this process's own."""
         given = os.environ if environment is None else environment
         slots = _nodefile(given.get("PBS_NODEFILE", ""))
         hosts = _hosts(given) or tuple(dict.fromkeys(slots))
         is_launched = is_launcher_set(given)
         local_ranks = () if is_launched else (*MPI_LOCAL_RANKS, "SLURM_LOCALID")
         sizes = () if is_launched else (*MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS")
+        local_world_size = first_whole_number(given, "LOCAL_WORLD_SIZE")
+        if not is_launched:
+            local_world_size = _local_world_size(given, slots)
         return cls(
             job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "HPCDASH_JOB_ID"),
             step_id=_text(given, "SLURM_STEP_ID", "SLURM_STEPID", "PBS_TASKNUM"),
@@ -94,17 +100,11 @@ class JobContext:
                 first_whole_number(given, "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NUM_NODES"),
                 len(hosts),
             ),
-            local_world_size=(
-                first_whole_number(given, "LOCAL_WORLD_SIZE")
-                if is_launched
-                else _local_world_size(given, slots)
-            ),
+            local_world_size=local_world_size,
             gpus_per_node=_gpus(given),
             hostnames=hosts,
             master_addr=_first(
-                _text(given, "MASTER_ADDR"),
-                hosts[0] if hosts else None,
-                _text(given, "SLURM_LAUNCH_NODE_IPADDR"),
+                _text(given, "MASTER_ADDR"), *hosts[:1], _text(given, "SLURM_LAUNCH_NODE_IPADDR")
             ),
             master_port=first_whole_number(given, "MASTER_PORT") or _port(given),
             output_dir=_text(given, "JOB_DIR"),
@@ -115,17 +115,14 @@ class JobContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, or a process without ranks: the one that writes logs and deletes
-        files.
-        """
+        """Whether this is rank 0 or a process without ranks: it writes logs and deletes files."""
         return not self.rank
 
     def torch_distributed_env(self) -> dict[str, str]:
-        """Return the variables of `torch.distributed.init_process_group("nccl")` as text.
+        """Return the variables of `torch.distributed.init_process_group("nccl")` as text, without
+        unknown ones.
 
-        Unknown ones are left out.
-
-        os.environ.update(current_job_context().torch_distributed_env())
+            os.environ.update(current_job_context().torch_distributed_env())
         """
         values = {
             "MASTER_ADDR": self.master_addr,
@@ -141,12 +138,12 @@ class JobContext:
 
 @lru_cache(maxsize=None)
 def current_job_context() -> JobContext:
-    """Return this process's context, read at the first call and the same ever after."""
+    """Return this process's context, which is read at the first call."""
     return JobContext.from_environment()
 
 
 def torch_distributed_env() -> dict[str, str]:
-    """This process's variables for torch.distributed; see JobContext.torch_distributed_env."""
+    """Return this process's variables; see JobContext.torch_distributed_env."""
     return current_job_context().torch_distributed_env()
 
 
@@ -167,39 +164,38 @@ def _hosts(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _port(given: Mapping[str, str]) -> int:
     # `123.server` and `123[4].server` of PBS, whose array tasks have one number.
-    job = whole_number(
-        (_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID") or "").split(".")[0].split("[")[0]
-    )
+    job_id = _text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID") or ""
+    job = whole_number(job_id.partition(".")[0].partition("[")[0])
     if job is None:
         return DEFAULT_MASTER_PORT
     if not given.get("SLURM_JOB_ID"):
         job += first_whole_number(given, "PBS_ARRAY_INDEX", "PBS_ARRAYID") or 0
-    # Open MPI's mpirun starts its processes on other nodes in a step, and those on the first one in
-    # none.
+    # Open MPI's mpirun starts its processes in a step, except those on the first node.
     is_mpirun = "OMPI_COMM_WORLD_RANK" in given
     step = None if is_mpirun else first_whole_number(given, "SLURM_STEP_ID", "SLURM_STEPID")
-    return _FIRST_PORT + (job + _PORTS_FROM_STEP_TO_STEP * (step or 0)) % _PORTS
+    return _FIRST_PORT + (job + _PORTS_PER_STEP * (step or 0)) % _PORTS
 
 
 def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
-    # A step takes precedence over its job: `srun -n3` of a job of two nodes with two tasks each has
-    # one on the second.
+    # A step takes precedence over its job: with `srun -n3` on two nodes of two tasks each, the
+    # second node has one task.
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
         _node_value(given, "SLURM_STEP_TASKS_PER_NODE"),
         _node_value(given, "SLURM_NTASKS_PER_NODE"),
-        # For a node that is missing there: the same number of tasks is requested on each.
+        # For a node that is missing there: each has the requested number of tasks.
         whole_number(given.get("SLURM_NTASKS_PER_NODE", "").partition("(")[0]),
         first_whole_number(given, "LOCAL_WORLD_SIZE"),
         _node_value(given, "SLURM_TASKS_PER_NODE"),
     ]
-    counts = {slots.count(host) for host in set(slots)}
+    counts = set(Counter(slots).values())
     return _first(*counted, counts.pop() if len(counts) == 1 else None)
 
 
 def _node_value(given: Mapping[str, str], name: str) -> int | None:
-    """This node's number of `4(x2),3`, four on each of the first two; the first where the node is
-    not known.
+    """Return this node's number in `4(x2),3`, which is 4 for the first two nodes, then 3.
+
+    It is the first number if the node is unknown, None if the list has none for it.
     """
     node = first_whole_number(given, "SLURM_NODEID") or 0
     for part in given.get(name, "").split(","):
@@ -211,21 +207,18 @@ def _node_value(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _gpus(given: Mapping[str, str]) -> int | None:
-    """`4`, `a100:4`, `a100:2,v100:1`; then what is on this node."""
-    requested = [
-        whole_number(part.rpartition(":")[2])
-        for part in given.get("SLURM_GPUS_PER_NODE", "").split(",")
-    ]
-    known = [count for count in requested if count is not None]
-    return (
-        sum(known)
-        if len(known) == len(requested)
-        else first_whole_number(given, "SLURM_GPUS_ON_NODE")
-    )
+    """Return the sum of `4`, `a100:4` or `a100:2,v100:1`; else the number of GPUs on this node."""
+    total = 0
+    for part in given.get("SLURM_GPUS_PER_NODE", "").split(","):
+        count = whole_number(part.rpartition(":")[2])
+        if count is None:
+            return first_whole_number(given, "SLURM_GPUS_ON_NODE")
+        total += count
+    return total
 
 
 def _nodefile(path: str) -> tuple[str, ...]:
-    """Return the lines of PBS_NODEFILE, a host for each requested process; () if unreadable."""
+    """Return the hosts in PBS_NODEFILE, one for each requested process; () if unreadable."""
     try:
         if not path or os.path.getsize(path) > _LONGEST_NODEFILE_BYTES:
             return ()
@@ -236,8 +229,7 @@ def _nodefile(path: str) -> tuple[str, ...]:
 
 
 def expand_hosts(hosts: str) -> tuple[str, ...]:
-    """The names that a list stands for, in the order written; `()` for one that makes no sense or
-    has too many.
+    """Return the names in a list of hosts, in its order; () if it is malformed or too long.
 
     >>> expand_hosts("gpu[08-10],login")
     ('gpu08', 'gpu09', 'gpu10', 'login')
@@ -253,24 +245,26 @@ def expand_hosts(hosts: str) -> tuple[str, ...]:
             total *= len(choice)
         if not total or total + len(names) > MAX_HOSTS:
             return ()
-        for chosen in product(*choices):
-            name = "".join(text for pair in zip(pieces[::2], (*chosen, "")) for text in pair)
-            if name:
-                names.append(name)
-    return tuple(names)
+        for numbers in product(*choices):
+            pieces[1::2] = numbers
+            names.append("".join(pieces))
+    return tuple(filter(None, names))
 
 
 def _numbers(body: str) -> list[str]:
-    """`1-3,07,1-9:2` as texts, padded as the first of each range is; empty where it is no list of
-    ranges.
+    """Return the numbers of `1-3,07,1-9:2` as texts, padded like the first of each range.
+
+    The list is empty if the text is no list of ranges.
     """
     texts: list[str] = []
     for item in body.split(","):
-        found = _RANGE.fullmatch(item)
-        if found is None:
+        match = _RANGE.fullmatch(item)
+        if match is None:
             return []
-        low, high, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        low = int(match[1])
+        high = int(match[2] or low)
+        step = int(match[3] or 1)
         if high < low or not step or (high - low) // step >= MAX_HOSTS:
             return []
-        texts += [str(number).zfill(len(found[1])) for number in range(low, high + 1, step)]
+        texts += [str(number).zfill(len(match[1])) for number in range(low, high + 1, step)]
     return texts

@@ -1,7 +1,4 @@
-"""End time of a job: from its environment, from arguments, or from a single query to Slurm.
-
-Stops nothing.
-"""
+"""End time of a job: from its environment, from arguments, or from a single query to Slurm."""
 
 from __future__ import annotations
 
@@ -22,46 +19,47 @@ def end_time(
     ask_slurm: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> float | None:
-    """Epoch seconds at which the job ends, or should have ended; the earliest of what is known,
-    None for nothing.
+    """Return the earliest known end of the job in epoch seconds, perhaps in the past; None if
+    unknown.
 
-    Known are SLURM_JOB_END_TIME and HPCDASH_END_TIME, which the script of a launch sets, or instead
-    of both, with `ask_slurm`, one `scontrol show job` (which knows of extensions); `walltime`, or
-    Torque's PBS_WALLTIME, counted from the start of this process; and `exit_duration_in_mins` after
-    that start. Raises ValueError for a walltime that is none.
+    The ends are SLURM_JOB_END_TIME and HPCDASH_END_TIME, which the script of a launch sets, or in
+    place of both, with `ask_slurm`, that of `scontrol show job`, which includes extensions; the
+    start of this process plus `walltime`, or plus Torque's PBS_WALLTIME; and that start plus
+    `exit_duration_in_mins`. Raises ValueError for an invalid walltime.
     """
     given = os.environ if environment is None else environment
-    started = process_start()
+    start = process_start()
     ends: list[float | None] = [_query_slurm(given) if ask_slurm else None]
     if ends[0] is None:
-        ends += [_positive(given.get("SLURM_JOB_END_TIME", "")), _launch_end(given)]
-    seconds = (
-        _positive(given.get("PBS_WALLTIME", "")) if walltime is None else walltime_seconds(walltime)
-    )
-    ends.append(started + seconds if seconds else None)
+        ends.append(_positive(given.get("SLURM_JOB_END_TIME", "")))
+        # A job submitted by another job inherits that job's variables, which do not apply to it.
+        own_job = given.get("SLURM_JOB_ID") or given.get("PBS_JOBID")
+        if not own_job or given.get("HPCDASH_END_TIME_OF") in (None, "", own_job):
+            ends.append(_positive(given.get("HPCDASH_END_TIME", "")))
+    if walltime is None:
+        seconds = _positive(given.get("PBS_WALLTIME", ""))
+    else:
+        seconds = walltime_seconds(walltime)
+    ends.append(start + seconds if seconds else None)
     if exit_duration_in_mins is not None:
-        ends.append(started + 60 * float(exit_duration_in_mins))
+        ends.append(start + 60 * float(exit_duration_in_mins))
     return min((end for end in ends if end is not None), default=None)
 
 
 def walltime_seconds(walltime: float | str) -> float:
-    """Seconds of `3600`, `90:00` (minutes and seconds), `24:00:00` or `1-12:00:00`.
+    """Return the seconds of `3600`, `90:00` (minutes and seconds), `24:00:00` or `1-12:00:00`.
 
-    Raises ValueError for others.
+    Raises ValueError for another text.
     """
-    text = str(walltime).strip()
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
+    days, dash, clock = str(walltime).strip().rpartition("-")
     try:
-        numbers = [float(part) for part in parts]
+        numbers = [float(part) for part in clock.split(":")]
         day_count = int(days) if dash else 0
     except ValueError:
-        numbers, day_count = [], -1
-    if (
-        not 1 <= len(numbers) <= 3
-        or day_count < 0
-        or not all(0 <= number < 1e12 for number in numbers)
-    ):
+        numbers = []
+        day_count = 0
+    is_valid = all(0 <= number < 1e12 for number in numbers)
+    if not is_valid or not 1 <= len(numbers) <= 3 or day_count < 0:
         raise ValueError(
             f"walltime {walltime!r} is not a time: use seconds, HH:MM:SS or D-HH:MM:SS"
         )
@@ -75,12 +73,12 @@ def walltime_seconds(walltime: float | str) -> float:
 
 
 def process_start() -> float:
-    """Return this process's start in epoch seconds, with its imports; now, if it is unknown."""
+    """Return the start of this process in epoch seconds; the current time if it is unknown."""
     now = time()
     try:
         with open("/proc/self/stat", "rb") as fields, open("/proc/uptime", "rb") as uptime:
-            # The 22nd field is the start, in clock ticks since boot; the 2nd, in brackets, may hold
-            # anything.
+            # The 22nd field is the start in clock ticks since boot; the 2nd, in brackets, may
+            # have any character.
             ticks = int(fields.read().rpartition(b")")[2].split()[19])
             age = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
@@ -88,26 +86,15 @@ def process_start() -> float:
     return now - max(0.0, age)
 
 
-def _launch_end(given: Mapping[str, str]) -> float | None:
-    """Return the end time that the job's script found; None where it is unknown.
-
-    A job submitted by another job inherits that job's variables, which do not apply to it.
-    """
-    own = given.get("SLURM_JOB_ID") or given.get("PBS_JOBID") or ""
-    whose = given.get("HPCDASH_END_TIME_OF") or own
-    return _positive(given.get("HPCDASH_END_TIME", "")) if not own or own == whose else None
-
-
 def _positive(text: str) -> float | None:
+    """Parse a number above 0; None for any other text."""
     whole, _, part = text.strip().partition(".")
     is_number = text.isascii() and whole.isdigit() and len(whole) < 16 and f"0{part}".isdigit()
     return (float(f"{whole}.{part or 0}") or None) if is_number else None
 
 
 def _query_slurm(given: Mapping[str, str]) -> float | None:
-    """The EndTime that `scontrol show job` says, None where it does not: Slurm is not needed to
-    train.
-    """
+    """Return the EndTime of `scontrol show job`; None if it fails: a training needs no Slurm."""
     import re
     import subprocess
     from datetime import datetime, timezone
@@ -116,12 +103,12 @@ def _query_slurm(given: Mapping[str, str]) -> float | None:
     if not job_id:
         return None
     if given.get("SLURM_ARRAY_JOB_ID") and given.get("SLURM_ARRAY_TASK_ID"):
-        # The last task of an array has the array's own number, which means all tasks to scontrol.
+        # The last task of an array has the array's own number, which selects all tasks in scontrol.
         job_id = "{}_{}".format(given["SLURM_ARRAY_JOB_ID"], given["SLURM_ARRAY_TASK_ID"])
-    # Without this a site's own format of times would be returned.
+    # SLURM_TIME_FORMAT overrides a site's own format of times.
     environment = {**given, "SLURM_TIME_FORMAT": "standard", "TZ": "UTC", "LC_ALL": "C"}
     try:
-        shown = subprocess.run(
+        output = subprocess.run(
             ["scontrol", "--oneliner", "show", "job", job_id],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -132,14 +119,10 @@ def _query_slurm(given: Mapping[str, str]) -> float | None:
         ).stdout.decode("ascii", "replace")
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r" StartTime=\S+ EndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?= )", shown)
-    if found is None:
+    match = re.search(r" StartTime=\S+ EndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?= )", output)
+    if match is None:
         return None
     try:
-        return (
-            datetime.strptime(found[1], "%Y-%m-%dT%H:%M:%S")
-            .replace(tzinfo=timezone.utc)
-            .timestamp()
-        )
+        return datetime.fromisoformat(match[1]).replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""All that keeps a training alive, in three lines of its loop."""
+"""Saves, stops and metrics of a training, in three lines of its loop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from hpcdash.job.memory import MemoryGuard
     from hpcdash.job.ranks import AllReduceMax
 
-# Codes that the ranks exchange; the highest wins, and each that stops saves before.
-_GO_ON, _SAVE_TIME, _SAVE_SWITCH, _MEMORY, _PREEMPTED, _KILLED = range(6)
-_OF_ANOTHER_RANK = {
+# Verdicts that the ranks exchange: the highest wins, and each from _MEMORY on saves, then stops.
+_CONTINUE, _SAVE_TIME, _SAVE_SWITCH, _MEMORY, _PREEMPTED, _KILLED = range(6)
+_REASONS_OF_OTHERS = {
     _SAVE_TIME: "it is time to save",
     _SAVE_SWITCH: "save switch",
     _MEMORY: "another rank is almost out of memory",
@@ -32,10 +32,10 @@ _OF_ANOTHER_RANK = {
 
 
 class TrainingGuard:
-    """Stops a training in time, saves when asked, and writes metrics.
+    """Stops a training in time, saves on request, and writes metrics.
 
-        guard = TrainingGuard(save_every_minutes=60, metrics="metrics.jsonl")     # first line of main
-        newest = Checkpoints("checkpoints").resume_from()     # rank 0's choice, once torch.distributed runs
+        guard = TrainingGuard(save_every_minutes=60, metrics="metrics.jsonl")  # first line of main
+        newest = Checkpoints("checkpoints").resume_from()  # once torch.distributed runs
         ...
         for step in range(start, steps):
             loss = train(step)
@@ -45,27 +45,28 @@ class TrainingGuard:
             if guard.should_stop():
                 break
 
-    It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save)
-    before and at least 10 s, as measured in this loop (the first save takes `save_seconds`, or what
-    it took the run before this one, as `Checkpoints` has noted); host memory above 95% and less
-    than 2 GiB of free GPU memory. It saves before it stops, for the save switch, every
-    `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the program
-    ends here with exit status 0 (`exit_if_killed=False`: at the first step).
+    It stops for the kill switch; for SIGUSR1 or SIGTERM; 2 × (iteration + save), as measured in
+    this loop, and at least 10 s before the end of the job; and for more than 95% of host memory
+    used or less than 2 GiB of GPU memory free. (The first save is assumed to take `save_seconds`,
+    or as long as the save of the checkpoint that `Checkpoints` resumed from.) It saves before it
+    stops, for the save switch, every `save_every_steps` and every `save_every_minutes`. If the kill
+    switch is set at the start, the program ends here with exit status 0; with
+    `exit_if_killed=False`, at the first step.
 
-    With several ranks each makes one and calls `step` at each step: what one says, all do.
-    torch.distributed is used by itself where it runs; else give `all_reduce_max` (a rank's number
-    in, the highest of all ranks out). `check_every_steps` is for loops so fast that an all-reduce a
-    step is felt; the end is looked for as much earlier. Where rank 0 alone saves, have the others
-    wait for it after the loop (`torch.distributed.barrier()`): launchers end what is left soon
-    after the first rank has.
+    With several ranks, each creates a guard and calls `step` at each step: all act together.
+    torch.distributed is used automatically if it is running; else pass `all_reduce_max` (takes a
+    rank's number, returns the highest of all). `check_every_steps` is for loops so fast that an
+    all-reduce at each step matters; the guard then stops that much earlier. If only rank 0 saves,
+    have the others wait for it after the loop (`torch.distributed.barrier()`): launchers end the
+    other ranks soon after the first has exited.
 
     The end of the job is HPCDASH_END_TIME, which `hpcdash submit REQUEST.toml` sets, or
-    SLURM_JOB_END_TIME, which older versions of Slurm do not set: `ask_slurm=True` asks it once, on
-    rank 0. PBS says none: give `walltime="24:00:00"` or `exit_duration_in_mins`.
+    SLURM_JOB_END_TIME, which older versions of Slurm do not set: `ask_slurm=True` queries it once,
+    on rank 0. PBS sets neither: pass `walltime="24:00:00"` or `exit_duration_in_mins`.
 
-    `memory` and `preemption` may be given ready made; `memory=None` and `signals=()` leave them
-    out. Paths of switches are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH unless given,
-    that of metrics is HPCDASH_METRICS; "" is none.
+    `memory` and `preemption` may be existing objects; `memory=None` and `signals=()` disable them.
+    The paths of the switches default to HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH, that of the
+    metrics to HPCDASH_METRICS; "" is none.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class TrainingGuard:
 
             memory = MemoryGuard()
         self.memory = memory or None
-        # "" is none on purpose.
-        self._wants_metrics = metrics is None
+        # With metrics="" the user decided against metrics.
+        self._warns_without_metrics = metrics is None
         if metrics is None:
             metrics = os.environ.get(METRICS, "")
         if isinstance(metrics, (str, os.PathLike)):
@@ -128,17 +129,15 @@ class TrainingGuard:
         self._steps = 0
         self._is_save_due = False
         self._last_step_at: float | None = None
-        self._save_began_at: float | None = None
-        # The step after which a person requested a save that has not ended.
-        self._switched_at: int | None = None
+        self._save_start: float | None = None
+        # Step after which the save switch requested a save that has not ended.
+        self._switch_step: int | None = None
         self._last_save_at = monotonic()
         self._log = OnceLog()
 
     @property
     def rank(self) -> int:
-        """Among all that train, 0 where there is one process: of `rank=`, torch.distributed or the
-        environment.
-        """
+        """Rank among all that train, by `rank=`, torch.distributed or the environment; else 0."""
         return self._rank.now
 
     def step(self, step: int, /, **metrics: Any) -> None:
@@ -147,7 +146,7 @@ class TrainingGuard:
         if metrics:
             if self.metrics is not None:
                 self.metrics.write(step, **metrics)
-            elif self._wants_metrics and self.rank == 0:
+            elif self._warns_without_metrics and self.rank == 0:
                 names = ", ".join(metrics)
                 self._log.warn(
                     "metrics",
@@ -155,22 +154,21 @@ class TrainingGuard:
                     "file",
                 )
         if self._save_every_steps and step and step % self._save_every_steps == 0:
-            self._save_for(f"every {self._save_every_steps} steps")
+            self._request_save(f"every {self._save_every_steps} steps")
         self._steps += 1
         if self._steps % self._check_every_steps == 0 and not self.stop_reason:
             self._agree(step)
 
     def should_save(self, step: int | None = None) -> bool:
-        """Whether to save now: true once for each reason.
+        """Return whether to save now: True once for each reason.
 
-        The time until the next call here counts as the save.
-
-        `save_reason` is the reason for the last save: "save switch" if a user asked for it.
+        The time until the next call of the guard counts as the duration of the save. `save_reason`
+        is the reason for the last save: "save switch" if a user requested it.
         """
         if not self._is_save_due:
             return False
         self._is_save_due = False
-        self._save_began_at = monotonic()
+        self._save_start = monotonic()
         return True
 
     def should_stop(self, step: int | None = None) -> str:
@@ -179,19 +177,17 @@ class TrainingGuard:
         return self.stop_reason
 
     def saved(self, seconds: float | None = None) -> float | None:
-        """Reports that a save has ended, for loops that save elsewhere than between two calls here.
+        """Record the end of a save, for loops that do not save between two calls of the guard.
 
-        Returns the seconds it took; None if no save had started.
+        Returns its duration in seconds; None if no save had started.
         """
-        if seconds is not None:
-            self.preemption.saved(seconds)
-            self._save_began_at = None
-            self._notify_switched(seconds)
-            return seconds
-        return self._end_save()
+        if seconds is None:
+            return self._end_save()
+        self._record_save(seconds)
+        return seconds
 
     def close(self) -> None:
-        """Closes the metrics, and puts back the signal handlers that were there."""
+        """Close the metrics, and restore the previous signal handlers."""
         self._end_save()
         self.preemption.close()
         if self.metrics is not None:
@@ -214,29 +210,30 @@ class TrainingGuard:
             raise SystemExit(0)
 
     def _agree(self, step: int) -> None:
-        own, why = self._own_verdict(step)
-        verdict = all_reduce_highest(own, self.all_reduce_max)
-        if verdict != own:
-            why = _OF_ANOTHER_RANK.get(verdict, why)
+        own_verdict, reason = self._own_verdict(step)
+        verdict = all_reduce_highest(own_verdict, self.all_reduce_max)
+        if verdict != own_verdict:
+            reason = _REASONS_OF_OTHERS.get(verdict, reason)
         if verdict >= _MEMORY:
-            self.stop_reason = why
+            self.stop_reason = reason
             if verdict == _PREEMPTED:
                 self.preemption.stopping()
-            self._save_for(why)
-            if self.rank == 0 or verdict == own:
-                warn(f"stopping after step {step}: {why}")
-        elif verdict > _GO_ON:
-            self._save_for(why)
+            self._request_save(reason)
+            if self.rank == 0 or verdict == own_verdict:
+                warn(f"stopping after step {step}: {reason}")
+        elif verdict > _CONTINUE:
+            self._request_save(reason)
             if verdict == _SAVE_SWITCH and self.rank == 0:
-                self._switched_at = step
+                self._switch_step = step
                 warn(f"save switch set: saving after step {step}")
 
-    def _save_for(self, why: str) -> None:
-        self.save_reason, self._is_save_due = why, True
+    def _request_save(self, reason: str) -> None:
+        self.save_reason = reason
+        self._is_save_due = True
         self._last_save_at = monotonic()
 
     def _own_verdict(self, step: int) -> tuple[int, str]:
-        """Return the code and reason of this rank's verdict, the most urgent first."""
+        """Return this rank's most urgent verdict, and the reason for it."""
         if self._checks_files() and self.switches.sees_kill():
             return _KILLED, f"the kill switch {self.switches.kill} is set"
         reason = self.preemption.reason(step)
@@ -254,21 +251,19 @@ class TrainingGuard:
             and since >= self._save_every_seconds
         ):
             return _SAVE_TIME, f"{since / 60:.0f} minutes since the last save"
-        return _GO_ON, ""
+        return _CONTINUE, ""
 
     def _checks_files(self) -> bool:
-        """Whether this rank checks the files: only rank 0 if it can notify the others."""
+        """Return whether this rank checks the switches: only rank 0 if it can notify the others."""
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
-            message = (
-                "each decides on its own when to stop, and only rank 0 saves for the save switch "
-                "and "
-                "at timed intervals; pass TrainingGuard all_reduce_max= if they train together, "
-                "or rank=0 if each trains independently"
-            )
             self._log.warn(
-                "alone", f"{processes_in_all()} processes without torch.distributed: {message}"
+                "alone",
+                f"{processes_in_all()} processes without torch.distributed: each decides on its "
+                "own when to stop, and only rank 0 saves for the save switch and at timed "
+                "intervals; pass TrainingGuard all_reduce_max= if they train together, or rank=0 "
+                "if each trains independently",
             )
         return True
 
@@ -280,21 +275,20 @@ class TrainingGuard:
         self._last_step_at = now
 
     def _end_save(self) -> float | None:
-        if self._save_began_at is None:
+        if self._save_start is None:
             return None
         now = monotonic()
-        seconds = now - self._save_began_at
-        self.preemption.saved(seconds)
-        self._save_began_at = None
+        seconds = now - self._save_start
         self._last_save_at = self._last_step_at = now
-        self._notify_switched(seconds)
+        self._record_save(seconds)
         return seconds
 
-    def _notify_switched(self, seconds: float) -> None:
-        """Log the saved checkpoint, for the person who dropped the save switch."""
-        if self._switched_at is not None:
+    def _record_save(self, seconds: float) -> None:
+        self.preemption.saved(seconds)
+        self._save_start = None
+        if self._switch_step is not None:
             warn(
-                f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the "
+                f"checkpoint saved after step {self._switch_step}, in {seconds:.0f} s, for the "
                 "save switch"
             )
-            self._switched_at = None
+            self._switch_step = None

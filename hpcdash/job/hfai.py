@@ -1,8 +1,7 @@
-"""`python -m hpcdash.job.hfai train.py`: runs a program that imports `hfai`, with what hpcdash.job
-has of it.
+"""`python -m hpcdash.job.hfai train.py`: runs a program that imports `hfai` on hpcdash.job.
 
-Any options of Python may stand before the program. Only this program and what it starts find this
-`hfai`: it goes before one that is installed.
+Options of Python may precede the program. Only this program and its child processes import this
+`hfai`, even if another is installed.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def main(parts: list[str]) -> NoReturn:
-    """Becomes `python WORDS`."""
+    """Replace this process by `python PARTS`."""
     if not parts:
         sys.exit("usage: python -m hpcdash.job.hfai PROGRAM [ARGUMENT ...]")
     here = os.path.dirname(os.path.abspath(__file__))
-    # hpcdash.job itself is where this was found, which need not be on PYTHONPATH.
+    # The folder of hpcdash itself need not be on PYTHONPATH.
     added = [
         os.path.join(here, "shims"),
         os.path.dirname(os.path.dirname(here)),

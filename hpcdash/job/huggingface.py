@@ -1,7 +1,4 @@
-"""TrainingGuard as a callback of Hugging Face's Trainer.
-
-Imports transformers, which nothing else here does.
-"""
+"""TrainingGuard as a callback of Hugging Face's Trainer; imports transformers."""
 
 from __future__ import annotations
 
@@ -9,13 +6,12 @@ import json
 import os
 import re
 from pathlib import Path
-from time import time
 
 from transformers import TrainerCallback
 
-from hpcdash.job.checkpoint import MARKER, difference, marker_of, read_marker, saved_at
+from hpcdash.job.checkpoint import difference, read_marker, saved_at, write_marker
 from hpcdash.job.guard import TrainingGuard
-from hpcdash.job.on_disk import sync_file_system, wait_until_seen, write_whole
+from hpcdash.job.on_disk import sync_file_system, wait_until_seen
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import ALONE, all_reduce_highest, broadcast_from_rank_0, can_agree
 from hpcdash.job.save_times import remember
@@ -23,24 +19,25 @@ from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
-# The Trainer writes it last.
+# File that the Trainer writes last.
 _STATE = "trainer_state.json"
-_NAMED = re.compile(r"checkpoint-([0-9]{1,18})")
+_CHECKPOINT_NAME = re.compile(r"checkpoint-([0-9]{1,18})")
 
 
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
-    """Makes the Trainer save and stop when a TrainingGuard says so, and writes the metrics it logs.
+    """Callback that has the Trainer save and stop for a TrainingGuard, and writes its metrics.
 
         guard = GuardCallback(metrics="metrics.jsonl")
         trainer = Trainer(..., callbacks=[guard])
         trainer.train(resume_from_checkpoint=guard.resume_from(output_dir))
 
-    Each checkpoint the Trainer saves gets a marker, `WHOLE.json`, which tells it from a torn one: a
-    run killed during a save leaves those, and `get_last_checkpoint` would take them. Takes the
-    arguments of TrainingGuard, or an existing `guard`. Create it first in main: if the kill switch
-    is set, the program ends then. The Trainer also saves as its own arguments say.
+    Each checkpoint that the Trainer saves gets a marker, `WHOLE.json`. A torn checkpoint, which a
+    run killed during a save leaves, has none; `get_last_checkpoint` would return it. The arguments
+    are those of TrainingGuard, or an existing `guard`. Create it first in main: if the kill switch
+    is set, the program ends then. The Trainer still saves for its own arguments.
     """
 
     def __init__(self, guard: TrainingGuard | None = None, **options: Any) -> None:
@@ -49,23 +46,23 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         self._log = OnceLog()
 
     def resume_from(self, output_dir: str | os.PathLike[str]) -> str | None:
-        """The path to pass as `resume_from_checkpoint`: the complete checkpoint saved last; None if
-        there is none.
+        """Return the path to pass as `resume_from_checkpoint`: the complete checkpoint saved last;
+        None if there is none.
 
         Rank 0 chooses for all ranks once torch.distributed is running (TrainingArguments starts
         it): call it on all ranks. A checkpoint saved without this callback counts as complete if it
         has the Trainer's own state, which is written last, and no empty file.
         """
         folder = Path(os.path.abspath(os.path.expanduser(os.fspath(output_dir))))
-        rank, all_reduce_max = self.guard.rank, self.guard.all_reduce_max
+        rank = self.guard.rank
+        all_reduce_max = self.guard.all_reduce_max
         if can_agree(all_reduce_max):
-            step = broadcast_from_rank_0(
-                self._newest(folder) if rank == 0 else -1, rank, all_reduce_max
-            )
+            step = self._newest_step(folder) if rank == 0 else -1
+            step = broadcast_from_rank_0(step, rank, all_reduce_max)
         else:
             if processes_in_all() > 1:
                 self._log.warn("alone", f"{ALONE}, if they train together")
-            step = self._newest(folder)
+            step = self._newest_step(folder)
         if step < 0:
             return None
         path = folder / f"checkpoint-{step}"
@@ -73,28 +70,21 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         remember((read_marker(path) or {}).get("save_seconds"))
         return str(path)
 
-    def _newest(self, folder: Path) -> int:
-        """The step of the newest whole checkpoint, -1 for none."""
-        found = []
-        for name in os.listdir(folder) if folder.is_dir() else ():
-            named = _NAMED.fullmatch(name)
-            if named:
-                marker = read_marker(folder / name)
-                wrong, at = _unmarked(folder / name) if marker is None else ("", saved_at(marker))
-                wrong = wrong or (
-                    difference(folder / name, marker, has_checksum=False) if marker else ""
+    def _newest_step(self, folder: Path) -> int:
+        """Return the step of the newest complete checkpoint; -1 for none."""
+        newest = (0.0, -1)
+        for path, step in _checkpoints(folder):
+            defect, epoch = _state(path)
+            if defect:
+                self._log.warn(
+                    path.name, f"the checkpoint {path} is incomplete and was skipped: {defect}"
                 )
-                if wrong:
-                    message = (
-                        f"the checkpoint {folder / name} is incomplete and was skipped: {wrong}"
-                    )
-                    self._log.warn(name, message)
-                else:
-                    found.append((at, int(named[1])))
-        return max(found)[1] if found else -1
+            else:
+                newest = max(newest, (epoch, step))
+        return newest[1]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """After each optimizer step."""
+        """Finish an optimizer step."""
         self.guard.step(state.global_step)
         if self.guard.should_save():
             control.should_save = True
@@ -103,29 +93,25 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """After the Trainer has saved."""
+        """Mark the checkpoint that the Trainer has saved."""
         path = Path(os.path.abspath(args.output_dir)) / f"checkpoint-{state.global_step}"
         try:
             if path.is_dir():
                 sync_file_system(path)
         except OSError as error:
             self._log.warn("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
-        # All ranks have written their parts.
+        # Wait until all ranks have written their parts.
         all_reduce_highest(0, self.guard.all_reduce_max)
         seconds = self.guard.saved()
         if self.guard.rank == 0 and path.is_dir():
+            others = (other for other, _ in _checkpoints(path.parent) if other.name != path.name)
             try:
-                # After all others, whatever the clocks of the hosts that saved them.
-                at = max([time(), *(0.001 + other for other in _saved_before(path))])
-                with write_whole(path / MARKER) as beside:
-                    reported: dict[str, Any] = {
-                        "step": int(state.global_step),
-                        "saved_at": round(at, 3),
-                        "save_seconds": None if seconds is None else round(seconds, 3),
-                    }
-                    text = marker_of(path, **reported)
-                    beside.write_text(text, encoding="utf-8")
-                    os.utime(beside, (at, at))
+                write_marker(
+                    path,
+                    [_state(other)[1] for other in others],
+                    step=int(state.global_step),
+                    save_seconds=None if seconds is None else round(seconds, 3),
+                )
             except OSError as error:
                 self._log.warn("unmarked", f"{path} cannot be marked complete: {error.strerror}")
         return control
@@ -133,30 +119,30 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> Any:
-        """Write the values that the Trainer logs, on rank 0."""
+        """Write the values that the Trainer logs."""
         if logs and self.guard.metrics is not None:
             self.guard.metrics.write(state.global_step, **logs)
         return control
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """After the last step."""
+        """Close the guard."""
         self.guard.close()
         return control
 
 
-def _saved_before(path: Path) -> list[float]:
-    """Return the saving times of the checkpoints beside `path`, as read by `resume_from`."""
-    beside = [
-        path.with_name(name)
-        for name in os.listdir(path.parent)
-        if _NAMED.fullmatch(name) and name != path.name
-    ]
-    marked = [(other, read_marker(other)) for other in beside]
-    return [_unmarked(other)[1] if marker is None else saved_at(marker) for other, marker in marked]
+def _checkpoints(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield path and step of the checkpoints in a folder, also of torn ones."""
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        match = _CHECKPOINT_NAME.fullmatch(name)
+        if match:
+            yield folder / name, int(match[1])
 
 
-def _unmarked(path: Path) -> tuple[str, float]:
-    """Return the defect of a checkpoint without a marker, "" for none, and when it was saved."""
+def _state(path: Path) -> tuple[str, float]:
+    """Return a checkpoint's defect, "" if it is complete, and the epoch of its save."""
+    marker = read_marker(path)
+    if marker is not None:
+        return difference(path, marker, has_checksum=False), saved_at(marker)
     try:
         json.loads((path / _STATE).read_text(encoding="utf-8"))
         empty = [

@@ -1,7 +1,4 @@
-"""TrainingGuard as a callback of Lightning's Trainer.
-
-Imports lightning or pytorch_lightning, as nothing else here.
-"""
+"""TrainingGuard as a callback of Lightning's Trainer; imports lightning or pytorch_lightning."""
 
 from __future__ import annotations
 
@@ -23,23 +20,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NAME = "guard.ckpt"
+_PREVIOUS_NAME = f"{_NAME}.before"
 
 
 class GuardCallback(Callback):  # type: ignore[misc]
-    """Makes Lightning save and stop when a TrainingGuard says so, and writes the logged metrics.
+    """Callback that has Lightning save and stop for a TrainingGuard, and writes its metrics.
 
         guard = GuardCallback("checkpoints", metrics="metrics.jsonl")
         trainer = Trainer(callbacks=[guard])
         trainer.fit(model, ckpt_path=guard.resume_from())
 
-    Saves to `guard.ckpt` in `folder` through a temporary file that is renamed, so that it is
-    complete or the previous one. Takes the arguments of TrainingGuard, or an existing `guard`.
-    Create it first in main: if the kill switch is set, the program ends then.
+    It saves to `guard.ckpt` in `folder` through a temporary file that is renamed: the file is
+    always a complete checkpoint. The other arguments are those of TrainingGuard, or an existing
+    `guard`. Create it first in main: if the kill switch is set, the program ends then.
 
     To stop, it saves and sets `trainer.should_stop`, and disables `min_epochs` and `min_steps`,
     because Lightning would continue until both are met. Lightning may validate once more after that
-    save, in epochs with validation; the guard stops earlier before the end of the job by as long as
-    the last validation took.
+    save, in epochs with validation; the guard stops earlier by the duration of the last validation.
     """
 
     def __init__(
@@ -50,22 +47,22 @@ class GuardCallback(Callback):  # type: ignore[misc]
         self.guard = guard or TrainingGuard(**options)
         self._last_step = -1
         self._minimums: list[tuple[Any, str, Any]] = []
-        self._validates_since = 0.0
+        self._validation_start = 0.0
         self._log = OnceLog()
 
     def resume_from(self) -> str | None:
-        """The path to pass as `ckpt_path`, None if nothing has been saved."""
-        # Between the two renames of a checkpoint that is a folder, the one before has the other
-        # name.
-        found = (
-            path for path in (self.folder / _NAME, self.folder / f"{_NAME}.before") if path.exists()
-        )
-        return next((str(path) for path in found), None)
+        """Return the path to pass as `ckpt_path`; None if nothing has been saved."""
+        # Between the two renames of a checkpoint that is a folder, the previous checkpoint has the
+        # second name.
+        for path in (self.folder / _NAME, self.folder / _PREVIOUS_NAME):
+            if path.exists():
+                return str(path)
+        return None
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        """After each batch; with accumulated gradients several are one step."""
+        """Finish a step, which is several batches with accumulated gradients."""
         step = trainer.global_step
         if step == self._last_step:
             return
@@ -80,16 +77,16 @@ class GuardCallback(Callback):  # type: ignore[misc]
             self._stop(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Before each validation."""
-        self._validates_since = monotonic()
+        """Start timing a validation."""
+        self._validation_start = monotonic()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Time each validation; that of a few batches before the start does not count."""
+        """Record the duration of a validation, except the sanity check before the training."""
         if not trainer.sanity_checking:
-            self.guard.preemption.also("validation", monotonic() - self._validates_since)
+            self.guard.preemption.also("validation", monotonic() - self._validation_start)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """After the last step."""
+        """Restore the Trainer's minimums, and close the guard."""
         for loop, name, value in self._minimums:
             setattr(loop, name, value)
         self._minimums = []
@@ -110,7 +107,7 @@ class GuardCallback(Callback):  # type: ignore[misc]
                     )
 
     def _save(self, trainer: Any) -> None:
-        beside, final = self.folder / f".saving-{_NAME}", self.folder / _NAME
+        beside = self.folder / f".saving-{_NAME}"
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove(beside)
@@ -119,21 +116,21 @@ class GuardCallback(Callback):  # type: ignore[misc]
         sync_file_system(self.folder)
         trainer.strategy.barrier()
         if trainer.is_global_zero:
-            _replace(beside, final)
+            self._replace(beside)
             sync_folder(self.folder)
         trainer.strategy.barrier()
 
+    def _replace(self, beside: Path) -> None:
+        """Replace the checkpoint by a file, or by a folder, which sharded strategies write."""
+        final = self.folder / _NAME
+        if not beside.is_dir():
+            os.replace(beside, final)
+            return
+        from shutil import rmtree
 
-def _replace(beside: Path, final: Path) -> None:
-    """Gives a file, or a folder as sharded strategies write, its name."""
-    if not beside.is_dir():
-        os.replace(beside, final)
-        return
-    from shutil import rmtree
-
-    before = final.with_name(f"{final.name}.before")
-    if final.exists():
-        rmtree(before, ignore_errors=True)
-        final.rename(before)
-    beside.rename(final)
-    rmtree(before, ignore_errors=True)
+        previous = self.folder / _PREVIOUS_NAME
+        if final.exists():
+            rmtree(previous, ignore_errors=True)
+            final.rename(previous)
+        beside.rename(final)
+        rmtree(previous, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Stop of a training before its memory is full: of the host, of its control group, of its GPU.
+"""Stop of a training before the memory of its host, control group or GPU is full.
 
-A leak that takes days costs one restart instead of a crash. Never imports torch; uses it where the
-program has.
+A leak over days then costs a restart, not a crash. This never imports torch, but uses it if the
+program has imported it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ GIB = 1 << 30
 
 
 class MemoryGuard:
-    """Says when to save and stop: more than `host_percent` (0-100) of host memory is used, or a GPU
-    is almost full.
+    """Reports when to save and stop: more than `host_percent` (0-100) of host memory is used, or a
+    GPU is almost full.
 
     A GPU is almost full when less than `gpu_free_bytes` are free. `gpu_free` returns the free bytes
-    of this rank's GPU; without it, torch.cuda is asked if the program has imported torch and uses a
-    GPU. Low GPU memory is measured again after gc and `torch.cuda.empty_cache`, because only then
+    of this rank's GPU; the default is torch.cuda's value if the program has imported torch and uses
+    a GPU. Low GPU memory is measured again after gc and `torch.cuda.empty_cache`, because only then
     does torch's cache count as free. A limit of None is not checked.
 
         memory = MemoryGuard()
@@ -107,70 +107,66 @@ class MemoryGuard:
     def _gpu_reason(self) -> str:
         if self._gpu_free_bytes is None:
             return ""
-        free_bytes = self._gpu_free or _torch_gpu_free()
-        if free_bytes is None or free_bytes() >= self._gpu_free_bytes:
+        # torch.cuda if the program already uses it.
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is not None and not (cuda.is_available() and cuda.is_initialized()):
+            cuda = None
+        free = self._measure_gpu(cuda)
+        if free >= self._gpu_free_bytes:
             return ""
         import gc
 
         gc.collect()
-        cuda = _torch_cuda()
         if cuda is not None:
             cuda.empty_cache()
-        free = free_bytes()
+        free = self._measure_gpu(cuda)
         if free >= self._gpu_free_bytes:
             return ""
         return f"{free / GIB:.2f} GiB of GPU memory free, below {self._gpu_free_bytes / GIB:g} GiB"
 
-
-def _torch_cuda() -> Any:
-    """torch.cuda where the program uses it by now, else None."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and cuda.is_available() and cuda.is_initialized() else None
-
-
-def _torch_gpu_free() -> Callable[[], float] | None:
-    cuda = _torch_cuda()
-    return None if cuda is None else lambda: float(cuda.mem_get_info()[0])
+    def _measure_gpu(self, cuda: Any) -> float:
+        """Return the free bytes of this rank's GPU; infinite without a GPU."""
+        if self._gpu_free is not None:
+            return self._gpu_free()
+        return float("inf") if cuda is None else float(cuda.mem_get_info()[0])
 
 
 def host_used_percent(proc: str = "/proc") -> float | None:
-    """Percent (0-100) of the host's memory, or of the tightest control group limit (v1, v2) around
-    this process.
+    """Return the percentage (0-100) in use of the host's memory, or of the tightest control group
+    (v1, v2) of this process, whichever is higher.
 
-    Memory the kernel can free at once (cached files) does not count as used. None if neither can be
-    read, for example because the system is not Linux.
+    Memory that the kernel can free at once (cached files) does not count as used. None if neither
+    can be read, for example because the system is not Linux.
     """
-    shares = [share for share in (_host_share(proc), *_group_shares(proc)) if share is not None]
+    shares = list(_group_shares(proc))
+    sizes = _numbers(f"{proc}/meminfo")
+    total = sizes.get("MemTotal:", 0)
+    if total > 0 and "MemAvailable:" in sizes:
+        shares.append(1 - sizes["MemAvailable:"] / total)
     return 100 * max(shares) if shares else None
 
 
-def _host_share(proc: str) -> float | None:
-    sizes = _numbers(f"{proc}/meminfo")
-    total, available = sizes.get("MemTotal:", 0), sizes.get("MemAvailable:")
-    return None if available is None or total <= 0 else 1 - available / total
-
-
 def _group_shares(proc: str) -> Iterator[float]:
+    """Yield the share in use of each limit of this process's control groups."""
     for folders, is_v2 in _groups(proc):
-        limit_file, usage_file = (
-            ("memory.max", "memory.current")
-            if is_v2
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        )
+        limit_file = "memory.max" if is_v2 else "memory.limit_in_bytes"
+        usage_file = "memory.current" if is_v2 else "memory.usage_in_bytes"
+        prefix = "" if is_v2 else "total_"
         for folder in folders:
-            # `max` is no number; v1 reports no limit as a number that no host has.
-            limit, usage = _number(f"{folder}/{limit_file}"), _number(f"{folder}/{usage_file}")
+            # Without a limit, v2 reports `max`, and v1 a number that no host has.
+            limit = _number(f"{folder}/{limit_file}")
+            usage = _number(f"{folder}/{usage_file}")
             if limit is None or usage is None or not 0 < limit < 1 << 60:
                 continue
             counts = _numbers(f"{folder}/memory.stat")
             names = ("inactive_file", "active_file", "slab_reclaimable")
-            cached = sum(counts.get(name if is_v2 else f"total_{name}", 0) for name in names)
+            cached = sum(counts.get(prefix + name, 0) for name in names)
             yield max(0, usage - cached) / limit
 
 
 def _groups(proc: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """The folders of this process's memory controllers, its own first, and whether they are of
-    version 2.
+    """Yield the folders of this process's memory controllers, its own group first, and whether they
+    are of version 2.
     """
     paths: dict[bool, str] = {}
     for line in _lines(f"{proc}/self/cgroup"):
@@ -189,7 +185,7 @@ def _groups(proc: str) -> Iterator[tuple[tuple[str, ...], bool]]:
         ):
             continue
         root, mount = (_unescaped(field) for field in fields.split(" ")[3:5])
-        # In a container the mount begins at its own group, of which the path may or may not know.
+        # In a container the mount starts at the container's group; the path may include it or not.
         inside = os.path.relpath(paths[is_v2], root) if root != "/" else paths[is_v2].strip("/")
         folder = os.path.normpath(os.path.join(mount, inside))
         if inside.startswith("..") or not os.path.isdir(folder):
@@ -223,6 +219,6 @@ def _number(path: str) -> int | None:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    """Lines of a name and a number; what follows the number is its unit."""
+    """Return the numbers in a file by name, from lines of name, number and perhaps unit."""
     pairs = (line.split() for line in _lines(path))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}

@@ -1,4 +1,4 @@
-"""Starts a training's processes on a node, one per GPU, each on the CPUs of one NUMA node."""
+"""Starts a training's processes on a node, one for each GPU, each on the CPUs of a NUMA node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NUMA_NODES = "/sys/devices/system/node"
-# Time for the other processes to end at TERM, once one has failed.
+# Time for the other processes to end at TERM after a failure.
 _PATIENCE_SECONDS = 10.0
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
@@ -22,43 +22,49 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 def spawn(
     main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, bind_numa: bool = True
 ) -> None:
-    """Calls `main(number, *args)` in `nprocs` new processes, numbered from 0, and waits for all of
-    them.
+    """Call `main(number, *args)` in `nprocs` new processes, numbered from 0, and wait for them.
 
     `main` is a module-level function, and the program calls `spawn` under `if __name__ ==
     "__main__":`. With `bind_numa`, process i gets the job's CPUs on NUMA node i × nodes / nprocs,
     as GPUs are numbered on most hosts, and allocates that node's memory. A single NUMA node is left
     as it is.
 
-    If one process fails, the others are ended: RuntimeError says which one and how; its traceback
-    is on stderr. TERM, USR1 and USR2 are passed on to all of them, and `spawn` keeps waiting, so a
-    save has the time the scheduler gives.
+    If a process fails, the others are ended, and RuntimeError names it and its exit; its traceback
+    is on stderr. TERM, USR1 and USR2 are passed on to all processes, and `spawn` keeps waiting, so
+    that a save has all the time that the scheduler allows.
     """
     from multiprocessing import connection, get_context
 
     context = get_context("spawn")
-    cpus = _split_cpus(nprocs) if bind_numa else [None] * nprocs
+    numa_nodes = _numa_nodes() if bind_numa else []
     running: dict[int, SpawnProcess] = {}
-    ended_by = 0
+    fatal_signal = 0
     try:
         with _signals_passed_on(running) as passed_on:
             for number in range(nprocs):
+                cpus = None
+                if len(numa_nodes) > 1:
+                    cpus = numa_nodes[number * len(numa_nodes) // nprocs]
                 process = context.Process(
-                    target=_run, args=(main, number, tuple(args), cpus[number], os.getpid())
+                    target=_run, args=(main, number, tuple(args), cpus, os.getpid())
                 )
                 process.start()
                 running[number] = process
+                # A signal during the start reached only the processes before this one.
+                for earlier in tuple(passed_on):
+                    _send_signal(process, earlier)
             while running:
-                ended = connection.wait([process.sentinel for process in running.values()])
-                for number in [
-                    number for number, process in running.items() if process.sentinel in ended
-                ]:
-                    process = running.pop(number)
+                sentinels = connection.wait([process.sentinel for process in running.values()])
+                for number, process in list(running.items()):
+                    if process.sentinel not in sentinels:
+                        continue
+                    del running[number]
                     process.join()
                     if process.exitcode and -process.exitcode in passed_on:
-                        ended_by = -process.exitcode
+                        fatal_signal = -process.exitcode
                     elif process.exitcode:
-                        raise RuntimeError(f"process {number} of {nprocs} {_end(process.exitcode)}")
+                        exit_text = _format_exit(process.exitcode)
+                        raise RuntimeError(f"process {number} of {nprocs} {exit_text}")
     finally:
         for process in running.values():
             process.terminate()
@@ -66,16 +72,16 @@ def spawn(
             process.join(_PATIENCE_SECONDS)
             process.kill()
             process.join()
-    if ended_by:
-        # The parent sees the exit status as if this had no child processes of its own.
-        os.kill(os.getpid(), ended_by)
+    if fatal_signal:
+        # The parent gets the same exit status as without child processes.
+        os.kill(os.getpid(), fatal_signal)
 
 
 @contextmanager
 def _signals_passed_on(running: dict[int, SpawnProcess]) -> Iterator[set[int]]:
-    """Has what would end this process go to those it waits for, who may have a save to end first.
+    """Pass signals that would end this process on to `running`, which may have to finish a save.
 
-    Gives what came.
+    Yields the signals passed on so far.
     """
     import signal
     import threading
@@ -85,20 +91,24 @@ def _signals_passed_on(running: dict[int, SpawnProcess]) -> Iterator[set[int]]:
     def pass_on(number: int, _: object) -> None:
         passed_on.add(number)
         for process in list(running.values()):
-            if process.pid is not None:
-                os.kill(process.pid, number)
+            _send_signal(process, number)
 
-    names = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    caught = [one for one in names if signal.getsignal(one) is signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        caught = []
-    for one in caught:
-        signal.signal(one, pass_on)
+    caught = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, pass_on)
+                caught.append(number)
     try:
         yield passed_on
     finally:
-        for one in caught:
-            signal.signal(one, signal.SIG_DFL)
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _send_signal(process: SpawnProcess, number: int) -> None:
+    if process.pid is not None:
+        os.kill(process.pid, number)
 
 
 def _run(
@@ -115,7 +125,7 @@ def _run(
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process when its parent is killed, as it would keep its GPU."""
+    """Have the kernel end this process when its parent is killed: it would occupy its GPU."""
     import ctypes
     import signal
 
@@ -126,26 +136,16 @@ def _end_with(parent: int) -> None:
         raise SystemExit(1)
 
 
-def _end(code: int) -> str:
+def _format_exit(code: int) -> str:
     import signal
 
-    return (
-        f"was killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"failed with exit status {code}"
-    )
-
-
-def _split_cpus(processes: int) -> list[list[int] | None]:
-    """The CPUs of each process; None where there are no two NUMA nodes to choose from."""
-    nodes = _numa_nodes()
-    if len(nodes) < 2:
-        return [None] * processes
-    return [nodes[number * len(nodes) // processes] for number in range(processes)]
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"failed with exit status {code}"
 
 
 def _numa_nodes() -> list[list[int]]:
-    """The CPUs that this process may use, by NUMA node; [] where that is not known."""
+    """Return the CPUs that this process may use, for each NUMA node; [] if they are unknown."""
     import re
 
     from hpcdash.job.context import expand_hosts
@@ -157,10 +157,10 @@ def _numa_nodes() -> list[list[int]]:
             number = re.fullmatch(r"node([0-9]+)", name)
             if number:
                 with open(f"{_NUMA_NODES}/{name}/cpulist", encoding="ascii") as file:
-                    # `0-3,8-11`, as a list of hosts has it.
+                    # `0-3,8-11`, in the syntax of a list of hosts.
                     cpus = {int(cpu) for cpu in expand_hosts(f"[{file.read().strip()}]")}
                 found[int(number[1])] = sorted(cpus & allowed)
-    # macOS has no affinities.
+    # macOS has no CPU affinities.
     except (AttributeError, OSError, ValueError) as error:
         warn(f"processes are not bound to NUMA nodes: {error}")
         return []

@@ -38,7 +38,7 @@ _MODULES = {
 
 
 def find(package: str, name: str) -> Any:
-    """The object of that name. Raises AttributeError for a name that there is not."""
+    """Return the object of a public name; raises AttributeError for an unknown name."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -53,7 +53,7 @@ def find(package: str, name: str) -> Any:
 def client() -> Any:
     """Return the client's module, which submits tasks.
 
-    Raises RuntimeError in a job that has hpcdash.job alone.
+    Raises RuntimeError in a job that has only hpcdash.job.
     """
     try:
         return import_module(_CLIENT + ".cluster")

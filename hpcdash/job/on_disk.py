@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep, time
 
 from hpcdash.job.warnings_once import OnceLog
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 22
 _BESIDE = ".saving@"
-# Nothing was written there for so long: by a process that is gone, and by one that is invisible
-# from here.
-_GONE_SECONDS, _SILENT_SECONDS = 600, 3600
+# Time without a write after which a file is abandoned: by a process of this host that is gone, and
+# by a process that cannot be seen from here.
+_GONE_SECONDS = 600
+_SILENT_SECONDS = 3600
 # Network file systems show a new name on other nodes after up to a minute.
 _SEEN_SECONDS = 120.0
 # Errors of a disk that did not store the data.
@@ -31,14 +32,13 @@ _log = OnceLog()
 
 @contextmanager
 def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path to write one file to, which gets its final name when the block ends without
-    an error.
+    """Yield a temporary path to write a file to; it is renamed to `path` if the block succeeds.
 
         with write_whole("model.pt") as beside:
             torch.save(model.state_dict(), beside)
 
-    Anyone who reads `path`, at any moment and after any crash, finds either the old or the new
-    file, complete. If `path` is a link, its target is written; an existing file keeps its mode.
+    Anyone who reads `path`, at any time and after any crash, finds either the old or the new file,
+    complete. If `path` is a link, its target is written; an existing file keeps its mode.
     """
     from pathlib import Path
 
@@ -51,7 +51,9 @@ def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
             remove(final.parent / name)
     try:
         yield beside
-        _copy_mode(final, beside)
+        # There may be no file yet, or its file system has no modes.
+        with suppress(OSError):
+            os.chmod(beside, final.stat().st_mode & 0o7777)
         sync_file(beside)
         os.replace(beside, final)
     except BaseException:
@@ -60,16 +62,8 @@ def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     sync_folder(final.parent)
 
 
-def _copy_mode(of: Path, to: Path) -> None:
-    try:
-        os.chmod(to, os.stat(of).st_mode & 0o7777)
-    except OSError:
-        # There was no file, or its file system keeps no modes.
-        pass
-
-
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Waits until a file's bytes are on the disk."""
+    """Wait until a file's bytes are on the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -78,14 +72,11 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Wait until a folder's names are on the disk, on file systems that report so.
-
-    Raises nothing.
-    """
+    """Wait until a folder's names are on the disk; a failure is logged, and nothing is raised."""
     try:
         sync_file(path)
     except OSError as error:
-        # Some network file systems refuse fsync of a folder: they keep names on the server at once.
+        # Some network file systems refuse fsync of a folder: the server stores names at once.
         if error.errno in _LOST:
             _log.warn(
                 "unsynced", f"data saved in {os.fspath(path)} may not be on disk: {error.strerror}"
@@ -93,7 +84,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Waits until all that is in a folder is on the disk."""
+    """Wait until the whole content of a folder is on the disk."""
     for folder, _, names in os.walk(path):
         for name in names:
             full = os.path.join(folder, name)
@@ -103,8 +94,9 @@ def sync_tree(path: Path) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Waits until all that this node wrote to the file system of `path` is on the disk: one call
-    for many files.
+    """Wait until all that this node wrote to the file system of `path` is on the disk.
+
+    This is faster than `sync_tree` for many files.
     """
     import ctypes
 
@@ -121,7 +113,7 @@ def sync_file_system(path: Path) -> None:
 
 
 def relink(path: Path) -> bool:
-    """Keep links to absolute paths in a folder valid when the folder is renamed.
+    """Make links with absolute paths inside a folder relative, so that the folder can be renamed.
 
     Returns whether there were any.
     """
@@ -139,9 +131,9 @@ def relink(path: Path) -> bool:
 
 
 def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int | str]]]:
-    """Return the files in a folder by name, with sizes in bytes, and CRC-32 if requested.
+    """Yield the files in a folder by name, with sizes in bytes, and CRC-32 if requested.
 
-    For links, the link text counts; the target is not looked at and need not exist.
+    A link has its text; its target is not checked and need not exist.
     """
     for folder, below, names in os.walk(path):
         for name in (*below, *names):
@@ -158,7 +150,7 @@ def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, i
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether no process writes to `…@HOST@PROCESS` any more, as after a killed run."""
+    """Return whether no process writes to `…@HOST@PROCESS` any more, as after a killed run."""
     host, _, process = path.name.partition("@")[2].rpartition("@")
     try:
         times = [os.lstat(path).st_mtime]
@@ -168,9 +160,9 @@ def is_abandoned(path: Path) -> bool:
             for name in names
         ]
     except OSError:
-        # Another run was first, or it is in a folder without permission.
+        # Another run has removed it, or there is no permission.
         return False
-    # A process in another container has a number that is not seen here.
+    # The process may also be in another container, whose numbers are not seen here.
     is_gone = (
         host == host_name()
         and os.path.isdir("/proc/self")
@@ -180,18 +172,15 @@ def is_abandoned(path: Path) -> bool:
 
 
 def wait_until_seen(path: Path, rank: int) -> None:
-    """Waits for a file that another rank sees. Raises RuntimeError after two minutes."""
-    give_up_at = monotonic() + _SEEN_SECONDS
+    """Wait for a file that rank 0 sees; raises RuntimeError after two minutes."""
+    deadline = monotonic() + _SEEN_SECONDS
     while not path.exists():
-        if monotonic() > give_up_at:
+        if monotonic() > deadline:
             raise RuntimeError(f"rank {rank} does not see {path}, which rank 0 resumes from")
         sleep(0.2)
-        try:
-            # A listing makes network file systems refresh.
+        # A listing makes network file systems refresh; the folder itself may not be visible yet.
+        with suppress(OSError):
             os.listdir(path.parent.parent)
-        except OSError:
-            # The folder itself may not be seen yet.
-            pass
 
 
 def remove(path: Path) -> None:
@@ -214,7 +203,7 @@ def remove(path: Path) -> None:
 
 
 def host_name() -> str:
-    """This host's name, without its domain."""
+    """Return this host's name without its domain."""
     return os.uname().nodename.partition(".")[0]
 
 
@@ -223,8 +212,6 @@ def _crc32(path: str) -> int:
 
     total = 0
     with open(path, "rb") as file:
-        while True:
-            chunk = file.read(_CHUNK_BYTES)
-            if not chunk:
-                return total
+        while chunk := file.read(_CHUNK_BYTES):
             total = crc32(chunk, total)
+    return total

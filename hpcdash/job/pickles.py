@@ -1,6 +1,6 @@
-"""Values between the client and a job as files: base64 pickles going in, a plain pickle coming out.
+"""Values in files between client and job: base64 pickles go in, a plain pickle comes out.
 
-A pickle runs code when it is read: read only what was written by oneself.
+A pickle runs code when it is read: read only your own files.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
 
 
 def packed(value: object) -> bytes:
-    """A value as a base64 pickle, for a file that the runner reads.
+    """Return a value as a base64 pickle, for a file that the runner reads.
 
-    Raises what pickle raises for a lambda or a lock.
-
-    Protocol 4, which every Python from 3.4 on reads: the job's may be older than the client's.
+    Raises pickle's errors, for a lambda or a lock.
     """
+    # Protocol 4: the job's Python may be older than the client's.
     return base64.b64encode(pickle.dumps(value, protocol=4)) + b"\n"
 
 
 def unpacked(content: bytes) -> object:
-    """Return the object that `packed` packed; a plain pickle is read too.
+    """Return the value of `packed`'s content, or of a plain pickle.
 
     Raises ValueError for other content.
     """
@@ -35,24 +34,24 @@ def unpacked(content: bytes) -> object:
 
 
 def read_packed(path: str) -> object:
-    """The value in a file.
+    """Return the value in a file.
 
-    Raises OSError, ValueError, and what a pickle raises whose classes are not there.
+    Raises OSError, ValueError, and pickle's errors, for missing classes.
     """
     with open(path, "rb") as file:
         return unpacked(file.read())
 
 
 def call_packed(content: bytes) -> object:
-    """Calls a function with its arguments, all three in one pickle: one that cannot be read takes
-    no other with it.
+    """Call a function with its arguments, which are together in a pickle of their own: if it cannot
+    be read, other calls still can.
     """
     function, args, kwargs = pickle.loads(content)
     return function(*args, **kwargs)
 
 
 class CallEach:
-    """Calls a function for several tuples of arguments: so many calls in one task."""
+    """Function that is called with several tuples of arguments in one task."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

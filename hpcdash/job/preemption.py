@@ -1,6 +1,4 @@
-"""Ends a training before its scheduler does: at a signal that warns, or while there is time left
-for one more save.
-"""
+"""Stops a training before its scheduler does: at a warning signal, or in time for a last save."""
 
 from __future__ import annotations
 
@@ -21,35 +19,34 @@ if TYPE_CHECKING:
 
     from hpcdash.job.ranks import AllReduceMax
 
-# Assumed duration of a save until one was measured; no more than a twentieth of the time left at
-# the start.
+# Assumed duration of a save until one is measured, at most a twentieth of the time left at the
+# start.
 UNMEASURED_SAVE_SECONDS = 60.0
 _GRACE_FACTOR = 2.0
-# The least that is left for the end; no more than a twentieth either.
+# Least time left for the end, at most a twentieth of the time left at the start too.
 _MIN_GRACE_SECONDS = 10.0
-# With these workers are ended: they must get them.
+# Signals that end workers, which must receive them.
 _ENDING = ("SIGTERM", "SIGINT")
-# A file that the batch script reads: the signals for which the training stopped, `SIGTERM 4711` a
-# line.
+# File for the batch script: the signals for which the training stopped, a line `SIGTERM 4711` each.
 STOPPED_EARLY = "HPCDASH_STOPPED_EARLY"
 _RECENT_ITERATIONS = 50
 _RECENT_SAVES = 5
 
 
 class Preemption:
-    """Says when to save and end: after SIGUSR1 or SIGTERM, or when the job's end is nearer than 2 ×
-    (iteration + save).
+    """Reports when to save and end: after SIGUSR1 or SIGTERM, or 2 × (iteration + save) before the
+    job's end.
 
-    At the latest it says so 10 s before the end, or a twentieth of the time there was.
+    At the latest that is 10 s before the end, or a twentieth of the time left at the start.
 
     The end is the earliest of HPCDASH_END_TIME (the script of a launch sets it),
-    SLURM_JOB_END_TIME, `walltime` ("24:00:00" or seconds, from this process's start: PBS says it
-    nowhere) and `exit_duration_in_mins` after the start. `ask_slurm` has one `scontrol show job`
-    asked, here: older versions of Slurm, as 22.05, set no SLURM_JOB_END_TIME, and an end that was
-    put off later is in neither.
+    SLURM_JOB_END_TIME, `walltime` ("24:00:00" or seconds, from this process's start: PBS does not
+    report it) and `exit_duration_in_mins` after the start. `ask_slurm` runs one `scontrol show job`
+    here: older versions of Slurm, such as 22.05, set no SLURM_JOB_END_TIME, and neither variable
+    knows of an extension.
 
-    The batch script of a job with `requeue` and `checkpoints` is notified of a stop for a signal,
-    by the file HPCDASH_STOPPED_EARLY: it requeues a job that is being preempted.
+    The batch script of a job with `requeue` and `checkpoints` is notified of a stop for a signal by
+    the file HPCDASH_STOPPED_EARLY: it requeues a job that is being preempted.
 
         preemption = Preemption()
         for step in range(steps):
@@ -59,21 +56,21 @@ class Preemption:
                 break
 
     Iterations are timed from one `should_stop` to the next, and the slowest of the last 50 counts;
-    saves by `saved(seconds)`. Before the first, a save takes `save_seconds`, or as long as that of
-    what `Checkpoints` resumed from, or 60 s (at most a twentieth of the time there was). The
-    handler only sets a flag, then calls the handler that was there. Signals reach the main thread
-    alone: made in another one, this raises RuntimeError unless `signals=()`. `close` puts the old
-    handlers back.
+    saves are reported with `saved(seconds)`. Before the first, a save is assumed to take
+    `save_seconds`, or as long as that of the checkpoint that `Checkpoints` resumed from, or 60 s
+    (at most a twentieth of the time left at the start). The handler only sets a flag, then calls
+    the previous handler. Signals reach only the main thread: created in another thread, this raises
+    RuntimeError unless `signals=()`. `close` restores the previous handlers.
 
-    With several ranks one that has to stop stops all, by `all_reduce_max` (a rank's number in, the
-    highest of all out) or by torch.distributed where it runs: then all ranks must ask, at the same
-    places.
+    With several ranks, one that has to stop stops all, by `all_reduce_max` (takes a rank's number,
+    returns the highest of all) or by torch.distributed if it is running: then all ranks must call
+    `should_stop` at the same places.
 
     `scancel --signal=USR1` and `#SBATCH --signal=USR1@90` go to all processes of a step, and end
-    each that does not handle them. Workers that multiprocessing starts after this is made (fork,
-    spawn or forkserver) outlive them, and hear of them only by a Preemption of their own. Other
-    programs are left as they are, for some want the signal: what is to outlive it, as the service
-    of a logger, is started in `with preemption.sparing():`.
+    each that does not handle them. Workers that multiprocessing starts after this was created
+    (fork, spawn or forkserver) survive them, and are notified only by a Preemption of their own.
+    Other programs are left as they are, because some handle the signal: start a program that must
+    survive, such as the service of a logger, in `with preemption.sparing():`.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class Preemption:
         self._all_reduce_max = all_reduce_max
         self._iterations: deque[float] = deque(maxlen=_RECENT_ITERATIONS)
         self._saves: deque[float] = deque(maxlen=_RECENT_SAVES)
-        self._also: dict[str, float] = {}
+        self._other_parts: dict[str, float] = {}
         self._last_step_at: float | None = None
         self._reason = ""
         self._signal: int | None = None
@@ -131,8 +128,8 @@ class Preemption:
         return self._reason
 
     def stopping(self) -> None:
-        """Reports that the training stops now: its batch script then knows the signals it has
-        received, or receives.
+        """Record that the training stops now, and report its signals to the batch script, also
+        those that it receives later.
         """
         if not self._is_stopping:
             self._is_stopping = True
@@ -140,33 +137,35 @@ class Preemption:
 
     def reason(self, step: int | None = None) -> str:
         """Return the reason to stop of this rank alone, without timing an iteration."""
-        if not self._reason:
-            at = "" if step is None else f" at step {step}"
-            if self._signal is not None:
-                import signal
+        if self._reason:
+            return self._reason
+        place = "" if step is None else f" at step {step}"
+        left = self.seconds_left()
+        grace = self.grace_seconds()
+        if self._signal is not None:
+            import signal
 
-                self._reason = f"received {signal.Signals(self._signal).name}{at}"
-            elif self.ends_at is not None and self.seconds_left() <= self.grace_seconds():
-                left, grace = max(0.0, self.seconds_left()), self.grace_seconds()
-                steps = (
-                    "iteration"
-                    if self.check_every_steps == 1
-                    else f"{self.check_every_steps} iterations"
-                )
-                parts = " + ".join((steps, "save", *self._also))
-                least = f"2 × ({parts})" if grace > self._least_grace else "the end itself"
-                self._reason = f"{left:.0f} s are left{at}, less than the {grace:.0f} s of {least}"
+            self._reason = f"received {signal.Signals(self._signal).name}{place}"
+        elif left <= grace:
+            steps = "iteration"
+            if self.check_every_steps != 1:
+                steps = f"{self.check_every_steps} iterations"
+            parts = " + ".join((steps, "save", *self._other_parts))
+            needed = f"2 × ({parts})" if grace > self._least_grace else "the end itself"
+            self._reason = (
+                f"{max(0.0, left):.0f} s are left{place}, less than the {grace:.0f} s of {needed}"
+            )
         return self._reason
 
     def seconds_left(self) -> float:
-        """Until the job's end; infinite where that is not known."""
+        """Return the seconds until the job's end; infinite if it is unknown."""
         return float("inf") if self.ends_at is None else self.ends_at - self._now()
 
     def grace_seconds(self) -> float:
-        """Return how many seconds before its end the training stops.
+        """Return how many seconds before the job's end the training stops.
 
-        It is 2 × (iteration + save), of the slowest measured lately, with as many iterations as lie
-        between two checks; and at least some seconds.
+        This is 2 × (iteration + save), by the slowest of the last ones and with the iterations
+        between two checks, and at least some seconds.
         """
         known = (
             max(self._saves, default=None),
@@ -176,9 +175,8 @@ class Preemption:
         )
         save = next(seconds for seconds in known if seconds is not None)
         iterations = self.check_every_steps * max(self._iterations, default=0.0)
-        return max(
-            self._least_grace, _GRACE_FACTOR * (iterations + save + sum(self._also.values()))
-        )
+        end = iterations + save + sum(self._other_parts.values())
+        return max(self._least_grace, _GRACE_FACTOR * end)
 
     def sparing(self) -> AbstractContextManager[None]:
         """Block the warning signals for processes and threads that this thread starts in the block.
@@ -193,24 +191,22 @@ class Preemption:
         return blocked(self._spared)
 
     def iterated(self, seconds: float) -> None:
-        """Record how long an iteration took."""
+        """Record the duration of an iteration."""
         self._iterations.append(float(seconds))
 
     def saved(self, seconds: float) -> None:
-        """Record how long a save took; it is not counted as part of an iteration."""
+        """Record the duration of a save, which then does not count as part of an iteration."""
         self._saves.append(float(seconds))
         self._last_step_at = monotonic()
 
     def also(self, what: str, seconds: float) -> None:
         """Record another part of the end, such as a last validation, and its duration."""
-        self._also[what] = float(seconds)
+        self._other_parts[what] = float(seconds)
 
     def close(self) -> None:
-        """Puts back the handlers that were there; those that were put over these since are left
-        alone.
+        """Restore the previous handlers, except where another handler has been installed since.
 
-        Where one of those puts this one's back when it is closed itself, signals go on to what was
-        there before.
+        If that handler restores this one later, this one passes signals on to the previous handler.
         """
         import signal
 
@@ -222,13 +218,15 @@ class Preemption:
         self._spared = []
         for number in self._previous:
             if signal.getsignal(number) == self._handle:
-                signal.signal(number, self._before(number))
+                signal.signal(number, self._previous_handler(number))
 
-    def _before(self, number: int) -> Any:
+    def _previous_handler(self, number: int) -> Any:
         """Return the previous handler of a signal, skipping handlers of closed Preemptions."""
-        previous = self._previous.get(number)
-        of = getattr(previous, "__self__", None)
-        return of._before(number) if isinstance(of, Preemption) and of._is_closed else previous
+        handler = self._previous.get(number)
+        owner = getattr(handler, "__self__", None)
+        if isinstance(owner, Preemption) and owner._is_closed:
+            return owner._previous_handler(number)
+        return handler
 
     def _time_iteration(self) -> None:
         now = monotonic()
@@ -248,7 +246,7 @@ class Preemption:
         for name in names:
             number = int(signal.Signals[name])
             previous = signal.signal(number, self._handle)
-            # A handler that C code set is known as None and can be neither called nor put back.
+            # A handler of C code is None here: it can be neither called nor restored.
             self._previous[number] = signal.SIG_DFL if previous is None else previous
             if previous is None:
                 warn(f"{name} had a non-Python handler, which is no longer called")
@@ -259,15 +257,15 @@ class Preemption:
         unblock_in_worker(self._spared)
 
     def _report_signals(self) -> None:
-        """Write each signal once, unbuffered: the handler calls this too."""
+        """Append the signals received since the last report; the handler calls this too."""
         path = os.environ.get(STOPPED_EARLY, "")
         if not path or not self._received:
             return
         import signal
 
-        # A job that this one has submitted inherits the path, and has another number.
-        job = os.environ.get("SLURM_JOB_ID", "")
-        lines = [f"{signal.Signals(number).name} {job}\n" for number in self._received]
+        # A job that this job has submitted inherits the path, but has another ID.
+        job_id = os.environ.get("SLURM_JOB_ID", "")
+        lines = [f"{signal.Signals(number).name} {job_id}\n" for number in self._received]
         self._received.clear()
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
@@ -281,7 +279,7 @@ class Preemption:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         import signal
 
-        previous = self._before(number)
+        previous = self._previous_handler(number)
         if self._is_closed:
             if callable(previous):
                 previous(number, frame)
@@ -290,8 +288,7 @@ class Preemption:
                 os.kill(os.getpid(), number)
             return
         if os.getpid() != self._process:
-            # A forked worker of a data loader: it is ended with TERM, and is to outlive what warns
-            # the whole step.
+            # A forked worker of a data loader ends at TERM, and survives a warning to the step.
             if number == signal.SIGTERM or callable(previous):
                 signal.signal(number, previous or signal.SIG_DFL)
                 os.kill(os.getpid(), number)

@@ -14,28 +14,27 @@ MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 MPI_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-
-
-# Number of processes that Slurm started together: in a step its own number, in a batch script the
-# requested one.
+# Number of processes that Slurm started together: in a step the step's number, in a batch script
+# the requested number.
 SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_OF_A_LAUNCHER = ("LOCAL_RANK", "WORLD_SIZE")
+_LAUNCHER_VARIABLES = ("LOCAL_RANK", "WORLD_SIZE")
 
 
 def is_launcher_set(given: Mapping[str, str]) -> bool:
-    """Whether RANK, LOCAL_RANK and WORLD_SIZE are right, all three together, and what Slurm and MPI
-    say is not.
+    """Return whether RANK, LOCAL_RANK and WORLD_SIZE apply, and not the variables of Slurm or MPI.
 
-    Those who start processes by srun have Slurm's variables right in each. torchrun, accelerate and
-    deepspeed, which are tasks of Slurm themselves, set the three for the processes that they start,
-    in which Slurm's are the launcher's. So the three go first where they are all there, and
-    torchrun says that it set them (TORCHELASTIC_RUN_ID), or WORLD_SIZE is not the number that srun
-    or mpirun started, or neither started this process. Lightning, where it starts processes itself,
-    says NODE_RANK instead of RANK.
+    In a process that srun started, Slurm's variables are right. torchrun, accelerate and deepspeed
+    are tasks of Slurm themselves and set the three for the processes that they start, where Slurm's
+    variables are still the launcher's. So the three apply if all of them are set, and torchrun set
+    them (TORCHELASTIC_RUN_ID), or WORLD_SIZE differs from the number that srun or mpirun started,
+    or neither started this process. Lightning sets NODE_RANK instead of RANK in the processes that
+    it starts.
     """
     is_ranked = first_whole_number(given, "RANK", "NODE_RANK") is not None
-    if not is_ranked or any(whole_number(given.get(name, "")) is None for name in _OF_A_LAUNCHER):
+    if not is_ranked or any(
+        whole_number(given.get(name, "")) is None for name in _LAUNCHER_VARIABLES
+    ):
         return False
     started = first_whole_number(given, *MPI_SIZES, *SLURM_SIZES)
     is_in_step = first_whole_number(given, *MPI_SIZES, "SLURM_STEP_ID", "SLURM_STEPID") is not None
@@ -47,28 +46,29 @@ def is_launcher_set(given: Mapping[str, str]) -> bool:
 
 
 def find_rank(given: Mapping[str, str]) -> int | None:
-    """Return a process's rank among all, None where its environment has none."""
-    if is_launcher_set(given):
-        return _launched_rank(given)
-    return first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK")
-
-
-def _launched_rank(given: Mapping[str, str]) -> int | None:
+    """Return a process's rank among all; None if its environment has none."""
+    if not is_launcher_set(given):
+        return first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK")
     rank = whole_number(given.get("RANK", ""))
     if rank is not None:
         return rank
-    node, local = int(given["NODE_RANK"]), int(given["LOCAL_RANK"])
+    node_rank = int(given["NODE_RANK"])
+    local_rank = int(given["LOCAL_RANK"])
+    if not node_rank:
+        return local_rank
     # Lightning does not report the number of processes on a node.
-    size, nodes = int(given["WORLD_SIZE"]), first_whole_number(given, *_NODES) or 0
-    if node and (not nodes or size % nodes):
+    size = int(given["WORLD_SIZE"])
+    nodes = first_whole_number(given, *_NODES)
+    if not nodes or size % nodes:
         return None
-    return node * (size // nodes) + local if node else local
+    return node_rank * (size // nodes) + local_rank
 
 
 def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
-    """This process's rank among all that train, 0 where there are none.
+    """Return this process's rank among all that train; 0 if the environment has no ranks.
 
-    Where only its node's rank is known, and its own there, a number that is at least not 0.
+    If only the rank of its node and its rank there are known, it is the node's rank: a process on
+    another node than the first is not rank 0.
     """
     given = os.environ if environment is None else environment
     rank = find_rank(given)
@@ -78,24 +78,20 @@ def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
 
 
 def processes_in_all(environment: Mapping[str, str] | None = None) -> int:
-    """Return the number of processes that train together, 1 where it is unknown."""
+    """Return the number of processes that train together; 1 if it is unknown."""
     given = os.environ if environment is None else environment
-    # SLURM_NTASKS is that of a batch script too, which is one process.
-    names = (
-        ("WORLD_SIZE",)
-        if is_launcher_set(given)
-        else (*MPI_SIZES, "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
-    )
-    return first_whole_number(given, *names) or 1
+    # A batch script, which is one process, has SLURM_NTASKS too.
+    names = () if is_launcher_set(given) else (*MPI_SIZES, "SLURM_STEP_NUM_TASKS")
+    return first_whole_number(given, *names, "WORLD_SIZE") or 1
 
 
 def whole_number(text: str) -> int | None:
-    """A text that is a whole number of 0 or more; None for any other."""
+    """Parse a whole number of 0 or more; None for any other text."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def first_whole_number(given: Mapping[str, str], *names: str) -> int | None:
-    """The first variable that is a whole number of 0 or more; None where none is."""
+    """Return the first variable that is a whole number of 0 or more; None if none is."""
     numbers = (whole_number(given.get(name, "")) for name in names)
     return next((number for number in numbers if number is not None), None)

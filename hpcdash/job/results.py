@@ -13,14 +13,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PICKLE, JSON = "pickle", "json"
+PICKLE = "pickle"
+JSON = "json"
 FORMATS = (PICKLE, JSON)
 
 
 def write_result(path: str, value: object, form: str = PICKLE) -> None:
-    """Write a result: the file is there whole or not at all.
+    """Write a result to a file that is complete or absent.
 
-    Raises what pickle or json raise for what they cannot.
+    Raises the errors of pickle or json for an unsupported value.
     """
     # Protocol 4: the client's Python may be older.
     content = pickle.dumps(value, protocol=4) if form == PICKLE else json.dumps(value).encode()
@@ -29,18 +30,15 @@ def write_result(path: str, value: object, form: str = PICKLE) -> None:
 
 
 def parse_result(content: bytes, form: str) -> Any:
-    """A result by its bytes.
-
-    To read a pickle runs what is in it: read only what one's own job wrote.
-    """
+    """Parse a result. A pickle runs code when it is read: parse only results of your own jobs."""
     return pickle.loads(content) if form == PICKLE else json.loads(content.decode("utf-8"))
 
 
 def load_result(path: str, form: str = PICKLE) -> Any:
     """Load the result of a job that this one waited for.
 
-    Its folder has to be this account's, and unwritable for others. Raises FileNotFoundError where
-    that job left none, and PermissionError where others may have written it.
+    Raises FileNotFoundError if that job left none, and PermissionError if its folder belongs to
+    another account or is open to others.
     """
     folder = os.path.dirname(path)
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,8 +1,7 @@
-"""`python -m hpcdash.job.runner`: calls one function of a submission in its job, and tells how it
-went.
+"""`python -m hpcdash.job.runner`: calls a function of a submission in its job, and reports the
+outcome.
 
-Reads its files and its environment; touches neither ssh nor the scheduler. Ends with 0 or 1, so
-that the scheduler knows a job that failed. Signals are the function's own to handle.
+It exits with 0 or 1, so that the scheduler sees a failed job. The function handles its own signals.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from hpcdash.job.states import Completed, EmittedBy, Failure, Launch, RunBegin, 
 
 log = logging.getLogger("hpcdash.job")
 
-_INDEX_VARIABLES = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID")
-_TOLD_VARIABLES = (
+# Beginnings of the variables that callbacks get, and of the secrets among them.
+_REPORTED_VARIABLES = (
     "SLURM_",
     "PBS_",
     "CUDA_VISIBLE_DEVICES",
@@ -41,7 +40,7 @@ _TOLD_VARIABLES = (
     "JOB_DIR",
 )
 _SECRET_VARIABLES = ("SLURM_JWT", "PBS_JOBCOOKIE")
-# A file in a venv that was made for the job.
+# File in a venv that was created for the job.
 _VENV_MARK = "hpcdash-packaged"
 
 
@@ -106,93 +105,108 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 where the function returned (or raised SystemExit(0)) and its result was
-    written, else 1.
+    """Return the exit status: 0 if the function returned (or raised SystemExit(0)) and its result
+    was written, else 1.
     """
     options = _parser().parse_args(argv)
-    _log_to_stderr(options.loglevel)
+    # The root logger stays as it is, so that logging.basicConfig() works in the function.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("hpcdash: %(levelname)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(options.loglevel)
+    log.propagate = False
     _leave_working_copy()
     sys.path[:0] = options.sys_path
     if options.job_dir:
-        # A job submitted by another has inherited that one's.
+        # A job submitted by another job inherits that job's JOB_DIR.
         os.environ["JOB_DIR"] = options.job_dir
     return _Run(options).run()
 
 
 def _leave_working_copy() -> None:
-    """In a venv made for the job import what it holds, not a folder of the same name where the job
-    was submitted: `python -m` puts the current folder first, and so does an empty entry of
-    PYTHONPATH.
+    """Remove the current folder from sys.path in a venv that was created for the job.
+
+    `python -m` and an empty entry of PYTHONPATH put it first: a working copy where the job was
+    submitted would hide the packages of the venv.
     """
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except OSError:
         # It was removed: nothing can be imported from it.
         return
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if here not in named and os.path.exists(os.path.join(sys.prefix, _VENV_MARK)):
-        sys.path[:] = [path for path in sys.path if path not in ("", here)]
+    python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if folder not in python_path and os.path.exists(os.path.join(sys.prefix, _VENV_MARK)):
+        sys.path[:] = [path for path in sys.path if path not in ("", folder)]
 
 
 class _Run:
+    """Call of a function, with its result, its failure and its callbacks."""
+
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.began_at = time.time()
+        # None until the function is called.
+        self.began_at: float | None = None
         self.callbacks: list[Callback] = []
         self.context: JobContext | None = None
         self.launch = Launch(options.module, options.function)
         self.output_path: str | None = None
-        self.error: BaseException | None = None
 
     def run(self) -> int:
-        began, result = False, None
-        failure: Failure | None = None
+        """Return the exit status."""
         try:
             self.context = context = current_job_context()
-            # The function may change the folder it works in.
-            self.output_path = _output_path(self.options.output_file, context)
+            if self.options.output_file:
+                # Absolute, as the function may change the current folder. All ranks of a step have
+                # the same command line.
+                self.output_path = os.path.abspath(self.options.output_file)
+                self.output_path += f".{context.rank}" if context.rank else ""
             if self.options.main:
                 import_main(self.options.main)
-            args, kwargs = self._load()
+            args, kwargs = self._load(context)
             function = imported(self.options.module, self.options.function)
             args, kwargs = bind_job_context(function, args, kwargs, context)
             self.began_at = time.time()
-            began = True
-            tell(self.callbacks, "on_run_begin", self._begin(context))
+            tell(self.callbacks, "on_run_begin", self._begin(context, self.began_at))
             result = _call(function, args, kwargs)
             if self.output_path:
                 write_result(self.output_path, result, self.options.result_format)
-        except (
-            BaseException
-        ) as error:  # Whatever it was, the exit status, the file and the callbacks report it.
-            failure, result = _failure(error), None
-            self.error = error
-            # The output that programs read goes first: stderr may be on a full disk.
+        # The exit status, the file and the callbacks report any failure.
+        except BaseException as error:
+            failure = _failure(error)
+            # Written before stderr, which may be on a full disk.
             try:
-                self._write_failure(failure)
+                self._write_failure(failure, error)
                 _write_to_stderr(failure.traceback)
             finally:
-                self._notify_end(began, result, failure)
-        else:
-            self._notify_end(began, result, failure)
-        return 0 if failure is None else 1
+                self._notify_end(RunStatus.FAILURE, None, failure)
+            return 1
+        self._notify_end(RunStatus.SUCCESS, result, None)
+        return 0
 
-    def _load(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _load(self, context: JobContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the function's arguments, and load the callbacks."""
         options = self.options
         if self.output_path:
-            # Files left by an earlier attempt are not this one's.
+            # An earlier attempt may have left files.
             for path in (self.output_path, self.output_path + ".error"):
                 if os.path.exists(path):
                     os.unlink(path)
-        index = _array_index(options.array_index)
+        index = context.array_index
+        if options.array_index:
+            try:
+                index = int(options.array_index)
+            except ValueError:
+                raise ValueError(
+                    f"--array-index: {options.array_index!r} is not a number"
+                ) from None
         self.launch = Launch(
-            options.module,
-            options.function,
-            options.job_dir,
-            options.stdout_path,
-            options.stderr_path,
-            options.pre_submission_id,
-            index,
+            module=options.module,
+            function=options.function,
+            job_dir=options.job_dir,
+            stdout_path=options.stdout_path,
+            stderr_path=options.stderr_path,
+            pre_submission_id=options.pre_submission_id,
+            array_index=index,
         )
         if options.callbacks_file:
             self.callbacks = received(options.callbacks_file)
@@ -201,109 +215,105 @@ class _Run:
         kwargs = dict(_loaded(options.kwargs_file, (dict,), {}))
         if options.array_items_file:
             item_args, item_kwargs = _item(options.array_items_file, index)
-            args, kwargs = item_args + args, {**kwargs, **item_kwargs}
+            args = item_args + args
+            kwargs.update(item_kwargs)
         return args, kwargs
 
-    def _begin(self, context: JobContext) -> RunBegin:
-        reported = {
+    def _begin(self, context: JobContext, began_at: float) -> RunBegin:
+        environment = {
             name: value
             for name, value in os.environ.items()
-            if name.startswith(_TOLD_VARIABLES) and not name.startswith(_SECRET_VARIABLES)
+            if name.startswith(_REPORTED_VARIABLES) and not name.startswith(_SECRET_VARIABLES)
         }
         return RunBegin(
             self.launch,
             context,
-            self.began_at,
+            began_at,
             hostname=os.uname().nodename,
             pid=os.getpid(),
             python_executable=sys.executable,
             python_version=".".join(map(str, sys.version_info[:3])),
             working_dir=os.getcwd(),
-            environment=reported,
+            environment=environment,
         )
 
-    def _notify_end(self, began: bool, result: object, failure: Failure | None) -> None:
-        status = RunStatus.SUCCESS if failure is None else RunStatus.FAILURE
-        result_path = self.output_path if failure is None else None
+    def _notify_end(self, status: RunStatus, result: object, failure: Failure | None) -> None:
+        """Call the callbacks for the end of the run, if it began, and for its completion."""
         ended_at = time.time()
-        if began and self.context is not None:
-            end = RunEnd(
-                self.launch,
-                self.context,
-                status,
-                self.began_at,
-                ended_at,
-                result,
-                result_path,
-                failure,
-            )
-            try:
+        result_path = self.output_path if failure is None else None
+        try:
+            if self.context is not None and self.began_at is not None:
+                end = RunEnd(
+                    self.launch,
+                    self.context,
+                    status,
+                    self.began_at,
+                    ended_at,
+                    result=result,
+                    result_path=result_path,
+                    failure=failure,
+                )
                 tell(self.callbacks, "on_run_end", end)
-            finally:
-                self._notify_completed(status, ended_at, began, result_path, failure)
-        else:
-            self._notify_completed(status, ended_at, began, result_path, failure)
+        finally:
+            completed = Completed(
+                self.launch,
+                EmittedBy.RUNNER,
+                status,
+                ended_at,
+                job_id=self.context.job_id if self.context else None,
+                job_context=self.context,
+                began_at=self.began_at,
+                result_path=result_path,
+                failure=failure,
+            )
+            tell(self.callbacks, "on_completed", completed)
 
-    def _notify_completed(
-        self,
-        status: RunStatus,
-        ended_at: float,
-        began: bool,
-        result_path: str | None,
-        failure: Failure | None,
-    ) -> None:
-        completed = Completed(
-            self.launch,
-            EmittedBy.RUNNER,
-            status,
-            ended_at,
-            job_id=self.context.job_id if self.context else None,
-            job_context=self.context,
-            began_at=self.began_at if began else None,
-            result_path=result_path,
-            failure=failure,
-        )
-        tell(self.callbacks, "on_completed", completed)
-
-    def _write_failure(self, failure: Failure) -> None:
+    def _write_failure(self, failure: Failure, error: BaseException) -> None:
+        """Write a failure beside the result, with the error as a pickle for the client to raise."""
         if not self.output_path:
             return
-        reported = {
+        fields = {
             "type": failure.type,
             "message": failure.message,
             "traceback": failure.traceback,
         }
-        if self.options.result_format == PICKLE and self.error is not None:
-            reported["pickle"] = _pickled(self.error)
+        if self.options.result_format == PICKLE:
+            # Pickling and unpickling may run the error's own methods.
+            try:
+                content = pickle.dumps(error, protocol=4)
+                pickle.loads(content)
+                fields["pickle"] = base64.b64encode(content).decode("ascii")
+            except BaseException:
+                fields["pickle"] = ""
         try:
             with write_whole(self.output_path + ".error") as beside:
-                beside.write_text(json.dumps(reported), encoding="utf-8")
+                beside.write_text(json.dumps(fields), encoding="utf-8")
         except Exception:  # Memory may be exhausted like the disk: the callbacks are still called.
             log.exception("the failure could not be written next to the result")
 
 
 def import_main(path: str) -> None:
-    """Import a program's file as multiprocessing does: what it pickles as its own is found, and its
-    `if __name__ == "__main__"` is not run. It is the module of its own name too."""
+    """Import a program's file as multiprocessing does, without its `if __name__ == "__main__"`.
+
+    Pickles find its names in `__main__`, and imports find it as the module of its file.
+    """
     loader = importlib.machinery.SourceFileLoader("__mp_main__", path)
     spec = importlib.util.spec_from_loader("__mp_main__", loader)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     _replaced_mains.append(sys.modules["__main__"])
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    sys.modules["__main__"] = module
+    sys.modules["__mp_main__"] = module
     sys.modules.setdefault(os.path.splitext(os.path.basename(path))[0], module)
     loader.exec_module(module)
 
 
-# A module without a reference is emptied.
+# Python empties a module without a reference.
 _replaced_mains: list[Any] = []
 
 
 def imported(module: str, function: str) -> Callable[..., Any]:
-    """The function of that name.
-
-    Raises ImportError, AttributeError, and TypeError for what cannot be called.
-    """
+    """Import a function; raises ImportError, AttributeError, or TypeError for another object."""
     if module == "__main__":
         raise ImportError(
             "a function of the program itself cannot be imported in a job: move it into a module"
@@ -331,22 +341,13 @@ def _loaded(path: str | None, types: tuple[type, ...], default: Any) -> Any:
         return default
     value = read_packed(path)
     if not isinstance(value, types):
-        text = " or ".join(each.__name__ for each in types)
+        text = " or ".join(kind.__name__ for kind in types)
         raise TypeError(f"{path} holds a {type(value).__name__}, not a {text}")
     return value
 
 
-def _array_index(given: str | None) -> int | None:
-    text = given or next(
-        (os.environ[name] for name in _INDEX_VARIABLES if os.environ.get(name)), None
-    )
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        raise ValueError(f"--array-index: {text!r} is not a number") from None
-
-
 def _item(path: str, index: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and keyword arguments of an array task."""
     items = _loaded(path, (list, tuple), ())
     if index is None:
         raise ValueError("--array-items-file needs --array-index, or must run in an array task")
@@ -358,15 +359,8 @@ def _item(path: str, index: int | None) -> tuple[tuple[Any, ...], dict[str, Any]
     return (item, {}) if isinstance(item, tuple) else ((item,), {})
 
 
-def _output_path(path: str | None, context: JobContext) -> str | None:
-    if path is None:
-        return None
-    # Each rank of a step has the same command line.
-    return os.path.abspath(path) + (f".{context.rank}" if context.rank else "")
-
-
 def _failure(error: BaseException) -> Failure:
-    """The error with its traceback from the function's own frames on, where it has any."""
+    """Return an error with its traceback, from the function's own frames on if it has any."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in (
         __name__,
@@ -375,27 +369,17 @@ def _failure(error: BaseException) -> Failure:
         frames = frames.tb_next
     try:
         lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
-    except (
-        BaseException
-    ) as another:  # Its own classes may have broken attributes that a traceback shows.
+    # A traceback may show broken attributes of the error's class.
+    except BaseException as another:
         lines = [
             f"{type(error).__name__}, whose traceback cannot be written: {type(another).__name__}\n"
         ]
     try:
         message = str(error)
-    except BaseException:  # An error's own __str__ may fail, and were it with SystemExit(0).
+    # An error's own __str__ may fail, even with SystemExit(0).
+    except BaseException:
         message = ""
     return Failure(type(error).__name__, message, "".join(lines))
-
-
-def _pickled(error: BaseException) -> str:
-    """The error for the client to raise; '' for one that cannot be pickled, or not read back."""
-    try:
-        content = pickle.dumps(error, protocol=4)
-        pickle.loads(content)
-    except BaseException:  # Both may run the error's own methods.
-        return ""
-    return base64.b64encode(content).decode("ascii")
 
 
 def _write_to_stderr(text: str) -> None:
@@ -403,29 +387,18 @@ def _write_to_stderr(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except BaseException:
-        # No output is left: its disk is full, it is closed, or the function replaced it.
+        # Its disk is full, it is closed, or the function replaced it.
         pass
 
 
-def _log_to_stderr(level: str) -> None:
-    # The root logger stays as it is: logging.basicConfig() in the function would do nothing
-    # otherwise.
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("hpcdash: %(levelname)s: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(level)
-    log.propagate = False
-
-
 def _close_streams() -> None:
-    """Close the streams: Python would exit with 120 where the last output cannot be written.
-
-    The function's own status would be lost.
+    """Close the streams: if the last output cannot be written, Python would exit with 120, and the
+    status of the function would be lost.
     """
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
-        except BaseException as error:  # As above: it may be anything by now, None too.
+        except BaseException as error:  # The function may have replaced it by anything, also None.
             if getattr(sys, name) is not None and name == "stdout":
                 _write_to_stderr(
                     f"hpcdash: what the function printed last is lost: {type(error).__name__}\n"

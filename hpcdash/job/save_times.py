@@ -1,7 +1,4 @@
-"""Duration of this training's saves, as the run before it measured.
-
-Measures nothing, reads no file.
-"""
+"""Duration of this training's saves, as the previous run measured it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,5 @@ def remember(seconds: object) -> None:
 
 
 def remembered() -> float | None:
-    """Seconds of the save of what this process resumed from; None where it has not, or that is not
-    known.
-    """
+    """Return the seconds that saving the resumed checkpoint took; None if unknown."""
     return _known

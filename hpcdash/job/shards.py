@@ -1,7 +1,6 @@
-"""State of a training in its ranks' files: tensors by torch, the rest as pickles of plain values.
+"""State of a training in files of its ranks: tensors by torch, the rest as pickles of plain values.
 
-Reading them runs no code of their writer: the pickle may name no class, and torch loads weights
-only.
+Reading them runs no code: the pickles may name no class, and torch loads only weights.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     Tensor = Any
 
 FORMAT = 1
-# Rank 0 writes a smaller model alone: it takes two seconds, and one file is easier to carry about.
+# Rank 0 writes a smaller model alone: that takes two seconds, and a single file is easier to copy.
 SMALL_BYTES = 2 << 30
 _PLAIN: tuple[Any, ...] = (bool, int, float, str, bytes)
-# Placeholder of a tensor among plain values, with its number; and the mark of a part of a DTensor.
-_TENSOR, _LOCAL = "__tensor__", "__local__"
+# Keys of the placeholder of a tensor among plain values: its number, and a mark for a part of a
+# DTensor.
+_TENSOR = "__tensor__"
+_LOCAL = "__local__"
 
 
 class Parts:
-    """A state taken apart: `plain` values, in which numbers stand for the `tensors`, each with its
-    `paths` there.
-    """
+    """State in parts: `plain` values with placeholders for the `tensors`, which are at `paths`."""
 
     def __init__(self, state: object) -> None:
         self.tensors: list[Tensor] = []
@@ -38,65 +37,67 @@ class Parts:
         self.plain = self._plain(state, ())
 
     def _plain(self, value: Any, path: tuple[str, ...]) -> Any:
-        """Raises TypeError for what is neither a tensor nor plain."""
+        """Return the plain values of a value; raises TypeError for an unsupported type."""
         if value is None or type(value) in _PLAIN:
             return value
-        if _is_tensor(value):
-            return self._tensor(value, path)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self._placeholder(value, path)
         if isinstance(value, Mapping):
             if _TENSOR in value:
                 raise TypeError(f"{_path(path)}: a key {_TENSOR!r} cannot be saved")
             return {
-                self._plain(key, path): self._plain(one, (*path, str(key)))
-                for key, one in value.items()
+                self._plain(key, path): self._plain(item, (*path, str(key)))
+                for key, item in value.items()
             }
         for kind in (list, tuple, set, frozenset):
             if isinstance(value, kind):
                 return kind(
-                    self._plain(one, (*path, str(number))) for number, one in enumerate(value)
+                    self._plain(item, (*path, str(index))) for index, item in enumerate(value)
                 )
-        for simple in _PLAIN:
-            # Of numpy, an enumeration.
-            if isinstance(value, simple):
-                return simple(value)
+        for kind in _PLAIN:
+            # Types of numpy and enumerations.
+            if isinstance(value, kind):
+                return kind(value)
         if getattr(value, "shape", None) == () and hasattr(value, "item"):
             return self._plain(value.item(), path)
         raise _unsavable(value, path)
 
-    def _tensor(self, value: Tensor, path: tuple[str, ...]) -> dict[str, int]:
-        stands = {_TENSOR: len(self.tensors)}
-        if hasattr(value, "to_local"):
-            value = value.to_local()
-            stands[_LOCAL] = 1
-        value = value.detach()
-        if type(value) is not sys.modules["torch"].Tensor:
-            raise _unsavable(value, path)
-        self.tensors.append(value)
+    def _placeholder(self, tensor: Tensor, path: tuple[str, ...]) -> dict[str, int]:
+        """Store a tensor, and return its placeholder."""
+        placeholder = {_TENSOR: len(self.tensors)}
+        if hasattr(tensor, "to_local"):
+            tensor = tensor.to_local()
+            placeholder[_LOCAL] = 1
+        tensor = tensor.detach()
+        if type(tensor) is not sys.modules["torch"].Tensor:
+            raise _unsavable(tensor, path)
+        self.tensors.append(tensor)
         self.paths.append(path)
-        return stands
+        return placeholder
 
     @property
     def has_local(self) -> bool:
-        """Whether it has parts of tensors that are spread over ranks."""
+        """Whether there are parts of tensors that are spread over ranks."""
         return _has_local(self.plain)
 
     def layout(self) -> int:
-        """A number that is the same in all ranks whose tensors have the same names, types and
-        shapes.
-        """
+        """Return a checksum of the tensors' names, types and shapes, to compare between ranks."""
         from zlib import crc32
 
         shapes = [
-            (path, str(one.dtype), tuple(one.shape)) for path, one in zip(self.paths, self.tensors)
+            (path, str(tensor.dtype), tuple(tensor.shape))
+            for path, tensor in zip(self.paths, self.tensors)
         ]
         return crc32(repr(shapes).encode())
 
     def owners(self, ranks: int, is_same: Callable[[tuple[str, ...]], bool]) -> list[int]:
-        """Return the rank that writes each tensor, with about equal bytes per rank.
+        """Return the rank that writes each tensor, with about equal bytes for each rank.
 
-        Rank 0 writes the tensors that may differ between ranks.
+        `is_same` returns whether the tensor at a path is the same in all ranks; rank 0 writes the
+        other tensors.
         """
-        sizes = [one.numel() * one.element_size() for one in self.tensors]
+        sizes = [tensor.numel() * tensor.element_size() for tensor in self.tensors]
         owners = [0] * len(sizes)
         if ranks == 1 or sum(sizes) < SMALL_BYTES:
             return owners
@@ -112,35 +113,40 @@ class Parts:
 def put_together(
     plain: Any, tensors: Mapping[int, Tensor], like: Callable[[tuple[str, ...]], Tensor]
 ) -> Any:
-    """The state that was taken apart.
+    """Return the state of its parts.
 
-    `like` gives the DTensor of this rank that a part belongs to, by its path.
+    `like` returns this rank's current DTensor at a path, which a part belongs to.
     """
 
-    def whole(value: Any, path: tuple[str, ...]) -> Any:
+    def restore(value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, dict):
             if _TENSOR not in value:
-                return {key: whole(one, (*path, str(key))) for key, one in value.items()}
+                return {key: restore(item, (*path, str(key))) for key, item in value.items()}
             tensor = tensors[value[_TENSOR]]
             return _spread(tensor, like(path), path) if _LOCAL in value else tensor
         if isinstance(value, (list, tuple)):
-            return type(value)(whole(one, (*path, str(number))) for number, one in enumerate(value))
+            return type(value)(
+                restore(item, (*path, str(index))) for index, item in enumerate(value)
+            )
         return value
 
-    return whole(plain, ())
+    return restore(plain, ())
 
 
 def _spread(tensor: Tensor, like: Tensor, path: tuple[str, ...]) -> Tensor:
-    """A DTensor of which this rank has a part."""
+    """Return a DTensor with this rank's part, which is spread over ranks like another DTensor."""
     if not hasattr(like, "to_local") or like.to_local().shape != tensor.shape:
         raise RuntimeError(
             f"{_path(path)} was saved in shards of different sizes, by ranks with a different "
             "layout"
         )
-    mesh, spread = like.device_mesh, like.placements
-    local = tensor.to(like.to_local().device)
     return type(like).from_local(
-        local, mesh, spread, run_check=False, shape=like.shape, stride=like.stride()
+        tensor.to(like.to_local().device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
     )
 
 
@@ -148,11 +154,6 @@ def _has_local(plain: Any) -> bool:
     if isinstance(plain, dict):
         return _LOCAL in plain or any(map(_has_local, plain.values()))
     return isinstance(plain, (list, tuple)) and any(map(_has_local, plain))
-
-
-def _is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _unsavable(value: object, path: tuple[str, ...]) -> TypeError:
@@ -167,33 +168,29 @@ def _path(path: Iterable[str]) -> str:
     return ".".join(path) or "the state"
 
 
-# -- files
-
-
 def write_plain(folder: str | os.PathLike[str], rank: int, value: Mapping[str, Any]) -> None:
-    """Writes what `read_plain` reads."""
+    """Write the plain values of a rank."""
     with open(_file(folder, rank, "state"), "wb") as file:
         pickle.dump({**value, "format": FORMAT}, file, protocol=4)
 
 
 def write_tensors(folder: str | os.PathLike[str], rank: int, tensors: Mapping[int, Tensor]) -> None:
-    """Writes what `read_tensors` reads; nothing for none."""
+    """Write the tensors of a rank by number; no file if there are none."""
     if tensors:
-        sys.modules["torch"].save(
-            {number: _alone(one) for number, one in tensors.items()}, _file(folder, rank, "pt")
-        )
+        compact = {number: _compact(tensor) for number, tensor in tensors.items()}
+        sys.modules["torch"].save(compact, _file(folder, rank, "pt"))
 
 
 def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
-    """The plain values of a rank.
+    """Read the plain values of a rank.
 
-    Raises RuntimeError for a file that is not there, not own, or no such file.
+    Raises RuntimeError for a file that is missing, of another user, or of another kind.
     """
     path = _file(folder, rank, "state")
     with _own_file(path) as file:
         try:
             value = _NoClasses(file).load()
-        # For arbitrary bytes pickle's errors are unpredictable.
+        # Arbitrary bytes may raise any error of pickle.
         except Exception as error:
             raise RuntimeError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -202,7 +199,7 @@ def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
 
 
 def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[int, Tensor]:
-    """The tensors that ranks have written, by number, in host memory.
+    """Read the tensors of ranks by number, into host memory.
 
     Raises RuntimeError as `read_plain` does.
     """
@@ -215,7 +212,7 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
         with _own_file(path) as file:
             try:
                 found.update(torch.load(file, map_location="cpu", weights_only=True))
-            # Errors of torch, zipfile and pickle, of which no list exists.
+            # Errors of torch, zipfile and pickle, which are not documented.
             except Exception as error:
                 raise RuntimeError(f"{path} cannot be read: {error}") from error
     return found
@@ -229,16 +226,16 @@ class _NoClasses(pickle.Unpickler):
 
 
 def _own_file(path: str) -> BinaryIO:
-    """Open a file that no other user has made.
-
-    Raises RuntimeError for others: a checkpoint decides what is trained.
+    """Open a file of this user or root; raises RuntimeError for other users' files, because a
+    checkpoint decides what is trained.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise RuntimeError(f"{path} cannot be read: {error.strerror}") from error
-    found, folder = os.fstat(file), os.stat(os.path.dirname(path))
-    if not stat.S_ISREG(found.st_mode) or {found.st_uid, folder.st_uid} - {os.geteuid(), 0}:
+    status = os.fstat(file)
+    owners = {status.st_uid, os.stat(os.path.dirname(path)).st_uid}
+    if not stat.S_ISREG(status.st_mode) or owners - {os.geteuid(), 0}:
         os.close(file)
         raise RuntimeError(
             f"{path} is not loaded: it belongs to another user. If you trust it, resume from a "
@@ -251,10 +248,8 @@ def _file(folder: str | os.PathLike[str], rank: int, ending: str) -> str:
     return os.path.join(folder, f"rank-{rank:05d}.{ending}")
 
 
-def _alone(tensor: Tensor) -> Tensor:
-    """A tensor that has its memory for itself: torch writes all of the memory that a tensor is a
-    view of.
-    """
+def _compact(tensor: Tensor) -> Tensor:
+    """Return a tensor with memory of its own: torch would write all that it is a view of."""
     if tensor.layout is not sys.modules["torch"].strided:
         return tensor
     storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()

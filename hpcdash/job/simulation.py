@@ -1,4 +1,4 @@
-"""Tries how a program suspends, on any machine: `python -m hpcdash.job.simulation --suspend-after
+"""Tests how a program suspends, on any machine: `python -m hpcdash.job.simulation --suspend-after
 60 python train.py`.
 
 The program runs as on the only node of a task of a shared pool, and is asked to suspend after so
@@ -29,17 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
-_LOOK_EVERY_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 LOOKED_SUFFIX = ".looked"
-# Between TERM and KILL.
+# Time between TERM and KILL.
 _TERM_SECONDS = 2.0
 NODE = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_IP": "127.0.0.1", "MASTER_PORT": "2222"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program's exit status if it ends before; 0 where it saved in time, 1 where it had to be
-    ended.
-    """
+    """Return 0 if the program saved in time, 1 if it had to be ended, else its own exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m hpcdash.job.simulation", description=__doc__, allow_abbrev=False
     )
@@ -65,83 +63,87 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not program:
         parser.error("nothing to run")
     with tempfile.TemporaryDirectory(prefix="hpcdash-suspend-") as folder:
-        return _simulate(
-            program,
-            os.path.join(folder, "suspend"),
-            options.suspend_after,
-            options.grace,
-            options.imports,
-        )
+        return _simulate(program, os.path.join(folder, "suspend"), options)
 
 
-def _simulate(
-    program: Sequence[str], command: str, after: float | None, grace: float, imports: float
-) -> int:
-    ready, looked = command + READY_SUFFIX, command + LOOKED_SUFFIX
+def _simulate(program: Sequence[str], command: str, options: argparse.Namespace) -> int:
+    ready = command + READY_SUFFIX
     open(command, "wb").close()
-    given = {**os.environ, **NODE, SUSPEND: command, SUSPEND_READY: ready, SUSPEND_LOOKED: looked}
+    environment = {
+        **os.environ,
+        **NODE,
+        SUSPEND: command,
+        SUSPEND_READY: ready,
+        SUSPEND_LOOKED: command + LOOKED_SUFFIX,
+    }
     try:
-        process = subprocess.Popen(program, env=given, start_new_session=True)
+        process = subprocess.Popen(program, env=environment, start_new_session=True)
     except OSError as error:
         return _report(f"{program[0]} cannot be started: {error.strerror}", 127)
-    # A signal that ends this must end all processes it has started.
-    signal.signal(signal.SIGTERM, _end)
-    started_at = monotonic()
+    # A signal that ends this process must end all processes that it started.
+    signal.signal(signal.SIGTERM, _exit)
+    import_deadline = monotonic() + options.imports
     try:
-        if not _waited(lambda: process.poll() is not None or os.path.exists(ready), after):
+        if not _wait_until(
+            lambda: process.poll() is not None or os.path.exists(ready), options.suspend_after
+        ):
             _report("asking the program to suspend")
             with open(command, "wb") as file:
                 file.write(b"suspend\n")
-            queried_at = monotonic()
-            if why := _why_late(process, command, started_at, grace, imports):
+            requested_at = monotonic()
+            if reason := _wait_for_suspension(process, command, options.grace, import_deadline):
                 return _report(
-                    f"the program did not suspend within {grace:g} s and was terminated: {why}", 1
+                    f"the program did not suspend within {options.grace:g} s and was terminated: "
+                    f"{reason}",
+                    1,
                 )
             if process.returncode is None:
-                return _report(f"suspended {monotonic() - queried_at:.1f} s after it was asked", 0)
+                return _report(f"suspended {monotonic() - requested_at:.1f} s after it was asked")
         elif process.returncode is None:
-            return _report("suspended on its own", 0)
+            return _report("suspended on its own")
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
     finally:
         _end_session(process)
 
 
-def _why_late(
-    process: subprocess.Popen[bytes], command: str, started_at: float, grace: float, imports: float
+def _wait_for_suspension(
+    process: subprocess.Popen[bytes], command: str, grace_seconds: float, import_deadline: float
 ) -> str:
-    """Wait for the program's end or its go_suspend(), like the pool; return why it has to be ended.
+    """Wait, like the pool, for the program's end or its go_suspend().
 
-    '' for these. A program that still imports is waited for: in a pool it would lose nothing.
+    Returns '' for these, else the reason to end the program. A program that has not checked for the
+    command may still import until `import_deadline`: in a pool it would lose nothing.
     """
-    queried_at = monotonic()
+    requested_at = monotonic()
     seen_at = None
-    has_looked = os.path.exists(command + LOOKED_SUFFIX)
+    has_checked = os.path.exists(command + LOOKED_SUFFIX)
     while process.poll() is None and not os.path.exists(command + READY_SUFFIX):
         now = monotonic()
-        if not has_looked and os.path.exists(command + LOOKED_SUFFIX):
-            has_looked, queried_at = True, now
+        if not has_checked and os.path.exists(command + LOOKED_SUFFIX):
+            has_checked = True
+            requested_at = now
         if seen_at is None and os.path.exists(command + SEEN_SUFFIX):
             seen_at = now
-        deadline = suspend_deadline(queried_at, seen_at, grace)
-        if now >= (deadline if has_looked else max(deadline, started_at + imports)):
+        deadline = suspend_deadline(requested_at, seen_at, grace_seconds)
+        if now >= (deadline if has_checked else max(deadline, import_deadline)):
             if seen_at is not None:
                 return "it saw the command but did not call go_suspend"
-            return f"it {'did not look' if has_looked else 'never looked'} for the command"
-        sleep(_LOOK_EVERY_SECONDS)
+            return f"it {'did not look' if has_checked else 'never looked'} for the command"
+        sleep(_CHECK_SECONDS)
     return ""
 
 
-def _waited(is_so: Callable[[], bool], seconds: float | None) -> bool:
-    """Whether it became so in time; without a time, once it is."""
-    until = None if seconds is None else monotonic() + seconds
-    while not is_so():
-        if until is not None and monotonic() >= until:
+def _wait_until(is_reached: Callable[[], bool], limit_seconds: float | None) -> bool:
+    """Wait until a condition is true; return False after `limit_seconds` (None: no limit)."""
+    deadline = None if limit_seconds is None else monotonic() + limit_seconds
+    while not is_reached():
+        if deadline is not None and monotonic() >= deadline:
             return False
-        sleep(_LOOK_EVERY_SECONDS)
+        sleep(_CHECK_SECONDS)
     return True
 
 
-def _end(number: int, _: object) -> NoReturn:
+def _exit(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
@@ -152,7 +154,7 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             break
         if number == signal.SIGTERM:
-            _waited(lambda: process.poll() is not None, _TERM_SECONDS)
+            _wait_until(lambda: process.poll() is not None, _TERM_SECONDS)
     process.wait()
 
 

@@ -1,10 +1,8 @@
 """Survival of child processes at a signal to the whole step, such as Slurm's warning.
 
-Handles no signal itself.
-
-A handler of Python's is gone in a program that is started: a signal handled before ends it by
-default. Blocked stays blocked, and a signal blocked for the moment of the start is not lost: here
-it is delivered right after.
+A program that is started inherits no handler of Python: a signal that its parent handles ends it.
+It does inherit blocked signals. A signal that arrives while this process blocks it for the start is
+not lost: it is delivered right after.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-# Signals, once for each user of them.
+# Signals to block, once for each caller of spare_workers_from.
 _spared: list[int] = []
 _has_wrapped = False
 
@@ -29,31 +27,28 @@ def spare_workers_from(numbers: Iterable[int]) -> None:
         return
     from multiprocessing import util
 
-    # Workers, the fork server and the resource tracker are all started by this one; no hook is
-    # called before it.
+    # This function starts workers, the fork server and the resource tracker; no hook precedes it.
     start: Any = getattr(util, "spawnv_passfds", None)
     if start is None:
         return
 
-    def start_spared(*given: Any, **named: Any) -> Any:
+    def start_spared(*args: Any, **kwargs: Any) -> Any:
         with blocked(_spared):
-            return start(*given, **named)
+            return start(*args, **kwargs)
 
     vars(util)["spawnv_passfds"] = start_spared
     _has_wrapped = True
 
 
 def spare_no_longer(numbers: Iterable[int]) -> None:
-    """Takes back one `spare_workers_from`."""
+    """Undo a `spare_workers_from`."""
     for number in numbers:
         _spared.remove(number)
 
 
 @contextmanager
 def blocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Signals that this thread, and what it starts, does not get; this thread does when the block
-    ends.
-    """
+    """Block signals for this thread until the block ends, and for what it starts meanwhile."""
     import signal
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, set(numbers))
@@ -64,18 +59,14 @@ def blocked(numbers: Iterable[int]) -> Iterator[None]:
 
 
 def unblock_in_worker(numbers: Iterable[int]) -> None:
-    """In a process that multiprocessing started, lets signals through that its parent spared it
-    from.
-    """
+    """Unblock signals in a process that multiprocessing started, where its parent blocked them."""
     import signal
     import sys
 
     process: Any = sys.modules.get("multiprocessing.process")
     if process is None:
         return
-    # Its main module is imported before it knows its parent.
-    is_begun = process.parent_process() is not None or getattr(
-        process.current_process(), "_inheriting", False
-    )
-    if is_begun:
+    # The main module of a worker is imported before the worker knows its parent.
+    is_inheriting = getattr(process.current_process(), "_inheriting", False)
+    if is_inheriting or process.parent_process() is not None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, set(numbers))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RunStatus(str, Enum):
-    """Result of a function; equal to its word."""
+    """Outcome of a function; a member is equal to its text."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -30,7 +30,7 @@ class EmittedBy(str, Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """Values named by the submitter: function, job's folder, logs, and own ID of the submission."""
+    """Values of the submission: function, the job's folder, logs, and the submitter's own ID."""
 
     module: str = ""
     function: str = ""
@@ -43,14 +43,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class RunBegin:
-    """Told right before the function is called.
+    """Start of a run, right before the function is called.
 
-    `environment` holds the scheduler's variables, none that is secret.
+    `environment` has the scheduler's variables, without secrets. Times are in epoch seconds.
     """
 
     launch: Launch
     job_context: JobContext
-    began_at: float  # seconds since the epoch, as all times here
+    began_at: float
     hostname: str
     pid: int
     python_executable: str
@@ -69,7 +69,7 @@ class Failure:
 
 
 class _MayFail:
-    """The parts of a failure by the names that callbacks know, None of a success."""
+    """Parts of a failure as attributes, which are None after a success."""
 
     failure: Failure | None
 
@@ -88,7 +88,7 @@ class _MayFail:
 
 @dataclass(frozen=True)
 class RunEnd(_MayFail):
-    """Told after the function returned or raised, its result being written by then."""
+    """End of a run, after the function returned or raised and its result was written."""
 
     launch: Launch
     job_context: JobContext
@@ -106,10 +106,10 @@ class RunEnd(_MayFail):
 
 @dataclass(frozen=True)
 class Completed(_MayFail):
-    """Told by the runner at once, and by the client when the scheduler reports the end.
+    """Completion: from the runner at once, from the client when the scheduler reports the end.
 
-    From the client `job_context` and `failure` are None, and `status` is None where no one knows
-    how the job ended. From the runner `scheduler_state` and `exit_status` are None.
+    From the client, `job_context` and `failure` are None, and `status` is None if the outcome is
+    unknown. From the runner, `scheduler_state` and `exit_status` are None.
     """
 
     launch: Launch
@@ -127,10 +127,10 @@ class Completed(_MayFail):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """State of a job at a time, in the scheduler's own word; passed to the client's callbacks.
+    """Scheduler's state of a job at a time, for the client's callbacks.
 
-    `is_ended` is set only where the scheduler or its history reports it: a job that vanished has
-    not ended. `is_success` is None where that is unknown.
+    `is_ended` is set only if the scheduler or its history reports the end: a job that vanished has
+    not ended. `is_success` is None if it is unknown.
     """
 
     job_id: str
@@ -142,10 +142,8 @@ class JobStatus:
     reason: str | None = None
 
 
-# Names used elsewhere.
-RunBeginContext, RunEndContext, CompletedContext, JobStatusUpdatedContext = (
-    RunBegin,
-    RunEnd,
-    Completed,
-    JobStatus,
-)
+# Names in other libraries.
+RunBeginContext = RunBegin
+RunEndContext = RunEnd
+CompletedContext = Completed
+JobStatusUpdatedContext = JobStatus

@@ -1,8 +1,7 @@
-"""The kill switch and the save switch: files whose appearance stops a training, or has it save and
-go on.
+"""Kill switch and save switch: files that, once created, stop a training or have it save.
 
-Looks with one stat a file, at most every few seconds, and on rank 0 alone; in a thread, as a look
-at a mount that is dead never ends.
+A check is one stat, at most every few seconds and only on rank 0; it runs in a thread, because a
+stat on a dead mount never returns.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ if TYPE_CHECKING:
 
     from hpcdash.job.ranks import AllReduceMax
 
-KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
-# A check takes microseconds on a healthy file system. Before the start a longer wait delays
-# nothing.
-_WAIT_SECONDS, _WAIT_AT_START_SECONDS = 2.0, 10.0
+KILL_SWITCH = "HPCDASH_KILL_SWITCH"
+SAVE_SWITCH = "HPCDASH_SAVE_SWITCH"
+# A check takes microseconds on a healthy file system. Before the start a longer wait does no harm.
+_WAIT_SECONDS = 2.0
+_WAIT_AT_START_SECONDS = 10.0
 
 
 class Switches:
-    """Two files to check for.
+    """Kill switch and save switch of a training.
 
     Paths default to HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH; "" means none.
 
-    The kill switch is never deleted here, so that it ends every queued run; a user deletes it. The
-    save switch is deleted when it is seen, so that it fires once. A file that cannot be checked
+    The kill switch is not deleted here, so that it ends every queued run, until a user deletes it.
+    The save switch is deleted when it is seen, so that it fires once. A file that cannot be checked
     counts as absent and is logged once. No check raises or waits longer than 2 s (10 s before the
     start): if a mount does not answer, the training continues as if the file were absent, and sees
     it once the mount answers. Raises ValueError if both are the same file, because its meaning
@@ -48,9 +48,9 @@ class Switches:
             if switches.kill_wanted():
                 break
 
-    With several ranks, rank 0 checks and `all_reduce_max` (takes a rank's number, returns the
-    highest of all) tells the others: then all ranks must ask, at the same places. torch.distributed
-    is used automatically if it is running.
+    With several ranks, rank 0 checks and notifies the others by `all_reduce_max` (takes a rank's
+    number, returns the highest of all), or by torch.distributed if it is running: then all ranks
+    must call a method at the same places.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Switches:
         self._log = OnceLog()
 
     def exit_if_killed(self) -> None:
-        """Ends the program with exit status 0 if the kill switch is there: the first line of main.
+        """End the program with exit status 0 if the kill switch is set; for the first line of main.
 
-        Each rank looks for itself, as no rank can talk to others yet.
+        Each rank checks on its own, because ranks cannot communicate yet.
         """
-        if self.kill and self._check_path(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
+        if self.kill and self._check_path(self.kill, self._is_set, _WAIT_AT_START_SECONDS):
             self._log.warn(
                 "exit",
                 f"the kill switch {self.kill} is set: ending before the start; delete it to train",
@@ -90,63 +90,59 @@ class Switches:
             raise SystemExit(0)
 
     def kill_wanted(self) -> bool:
-        """Whether the training should save and end; once true it stays so."""
-        if not self._is_killed:
-            self._is_killed = bool(
-                all_reduce_highest(
-                    int(self._rank.now == 0 and self.sees_kill()), self._all_reduce_max
-                )
-            )
+        """Return whether the training should save and end; once True, it stays True."""
+        self._is_killed = self._is_killed or self._in_all_ranks(self.sees_kill)
         return self._is_killed
 
     def save_wanted(self) -> bool:
-        """Whether the training should save and go on: true once for each time the file is made."""
-        return bool(
-            all_reduce_highest(int(self._rank.now == 0 and self.takes_save()), self._all_reduce_max)
-        )
+        """Return whether the training should save and continue: True once for each new file."""
+        return self._in_all_ranks(self.takes_save)
 
     def sees_kill(self) -> bool:
-        """Whether this rank sees the kill switch, if a check is due."""
-        return self._is_due(self.kill) and self._check_path(
-            self.kill, self._is_there, _WAIT_SECONDS
-        )
+        """Return whether this rank sees the kill switch, if a check is due."""
+        return self._is_due(self.kill) and self._check_path(self.kill, self._is_set, _WAIT_SECONDS)
 
     def takes_save(self) -> bool:
-        """Whether this rank saw the save switch, if a check is due, and removed it."""
+        """Return whether this rank saw and removed the save switch, if a check is due."""
         return self._is_due(self.save) and self._check_path(self.save, self._take, _WAIT_SECONDS)
+
+    def _in_all_ranks(self, check: Callable[[], bool]) -> bool:
+        """Return the result of a check on rank 0, in all ranks."""
+        own = int(self._rank.now == 0 and check())
+        return bool(all_reduce_highest(own, self._all_reduce_max))
 
     def _check_path(self, path: str, check: Callable[[], bool], wait_seconds: float) -> bool:
         found: bool | None = self._aside[path].answer(check, wait_seconds, None)
         if found is None:
-            message = (
-                f"the switch {path} cannot be checked: its file system does not respond; "
-                "training continues"
+            self._log.warn(
+                (path, "unanswered"),
+                f"the switch {path} cannot be checked: its file system does not respond; training "
+                "continues without it until it does",
             )
-            self._log.warn((path, "unanswered"), f"{message} without it until it does")
         return bool(found)
 
-    def _is_there(self) -> bool:
+    def _is_set(self) -> bool:
         return self._stat(self.kill) is not None
 
     def _take(self) -> bool:
-        """Whether the save switch is there; takes it away."""
-        found = self._stat(self.save)
-        if found is None:
+        """Delete the save switch; return whether it was set."""
+        status = self._stat(self.save)
+        if status is None:
             return False
-        made = (found.st_ino, found.st_mtime_ns)
         try:
             os.unlink(self.save)
         except FileNotFoundError:
-            # Another run with the same switch has taken it.
+            # Another run with the same switch has deleted it.
             return False
         except OSError as error:
-            message = (
-                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires "
-                "once until touched again"
+            self._log.warn(
+                (self.save, "undeleted"),
+                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires once "
+                "until touched again",
             )
-            self._log.warn((self.save, "undeleted"), message)
-            is_new, self._undeleted = made != self._undeleted, made
-            return is_new
+            previous = self._undeleted
+            self._undeleted = (status.st_ino, status.st_mtime_ns)
+            return self._undeleted != previous
         return True
 
     def _is_due(self, path: str) -> bool:
@@ -158,7 +154,7 @@ class Switches:
 
     def _stat(self, path: str) -> os.stat_result | None:
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -167,15 +163,15 @@ class Switches:
                 f"the switch {path!r} cannot be checked ({error}); training continues without it",
             )
             return None
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             self._log.warn(
                 path, f"the switch {path} is a folder and has no effect; use a file in it"
             )
             return None
-        return found
+        return status
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
-    """A path that a later chdir does not move; "" stays "" ."""
+    """Return a path as an absolute path, independent of a later chdir; "" stays ""."""
     text = os.fspath(path)
     return os.path.abspath(os.path.expanduser(text)) if text else ""

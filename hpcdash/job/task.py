@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A function with what its jobs ask for. Calling it runs it here.
+    """Function with the resources of its jobs; calling it runs it here.
 
-    `options` are keys of a request, such as `slots` or `time`; hpcdash.client says which others
-    there are.
+    `options` are keys of a request, such as `slots` or `time`, and those of hpcdash.client.
     """
 
     def __init__(
@@ -34,19 +33,20 @@ class Task:
         return self.__qualname__  # type: ignore[attr-defined]
 
     def with_options(self, **options: Any) -> Task:
-        """The same function, whose jobs ask for this in place of what they asked for before."""
+        """Return the same function with these options of its jobs replaced."""
         return Task(self.function, {**self.options, **options}, self.waits_for)
 
     def after(self, job: Any, kind: str = "afterok") -> Task:
-        """The same function, whose jobs start once `job` (or its id) has ended as `kind` says.
+        """Return the same function, whose jobs also wait for `job`, a job or its ID.
 
-        `kind` is afterok (success), afternotok (failure), afterany (any end) or after (its start).
+        `kind` is afterok (its success), afternotok (its failure), afterany (its end) or after (its
+        start).
         """
         return Task(self.function, self.options, (*self.waits_for, (job, kind)))
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
-        """A job that calls it with these arguments, on the cluster of its options or the current
-        one.
+        """Submit a job that calls the function with these arguments, to the cluster of its options
+        or the current one.
         """
         return client().submit_task(self, args, kwargs)
 
@@ -55,10 +55,10 @@ class Task:
         return await client().asubmit_task(self, args, kwargs)
 
     def map(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
-        """One array whose tasks call it with an item each, at most so many of them at once.
+        """Submit an array whose tasks call the function with an item each; `at_most` run at once.
 
         A tuple is positional arguments, a dict keyword arguments, anything else one argument;
-        `kwargs` are for all.
+        `kwargs` are for all tasks.
         """
         return client().map_task(self, items, kwargs, at_most)
 
@@ -68,7 +68,7 @@ class Task:
 
 
 def task(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`@task`, or `@task(slots=8, time="2h")`: a function whose jobs ask for this."""
+    """Make a function a Task: `@task`, or with options `@task(slots=8, time="2h")`."""
     if function is None:
         return functools.partial(Task, options=options)
     return Task(function, options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
+from functools import lru_cache
 
 import hpcdash.job.shards as shards
 from hpcdash.job.rank_variables import processes_in_all
@@ -13,6 +15,7 @@ from hpcdash.job.warnings_once import OnceLog, warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _PARTS = ("model", "optimizer", "scheduler", "amp_scaler")
@@ -20,15 +23,13 @@ _log = OnceLog()
 
 
 class TrySave:
-    """`model.try_save`, as `hpcdash.job.checkpoint.init` puts it there.
+    """`model.try_save`, which `hpcdash.job.checkpoint.init` adds to a model.
 
-    A copy of the model, and one from a pickle of it, has None there: it is not what is trained.
+    A copy of the model, or a model from its pickle, has None there: it is not trained.
     """
 
     def __init__(self, parts: tuple[Any, ...], checkpoints: Any, replicated: bool | None) -> None:
-        """`checkpoints` are hpcdash.job.checkpoint's Checkpoints, with `barrier` where there are
-        several ranks.
-        """
+        """Take hpcdash.job.checkpoint's `checkpoints`, with a `barrier` for several ranks."""
         self._model = _inner(parts[0])
         self._parts = dict(zip(_PARTS, (self._model, *parts[1:])))
         self._is_distributed = torch_is_distributed()
@@ -38,17 +39,21 @@ class TrySave:
             raise RuntimeError(
                 f"{self._checkpoints.folder} is a file: use another path for the checkpoint folder"
             )
-        if any(type(one).__name__ == "FullyShardedDataParallel" for one in _modules(parts[0])):
+        modules = parts[0].modules() if hasattr(parts[0], "modules") else ()
+        kinds = {type(module).__name__ for module in modules}
+        if "FullyShardedDataParallel" in kinds:
             raise RuntimeError(
                 "FullyShardedDataParallel does not expose its shards: shard the model with "
                 "fully_shard, or save it with torch.distributed.checkpoint"
             )
-        self._replicated = replicated
         if replicated is None:
-            self._replicated = not self._is_distributed or (
-                _is_ddp(parts[0]) and not _is_zero(self._parts)
+            # ZeroRedundancyOptimizer has a part of its state in each rank.
+            is_split = hasattr(parts[1], "consolidate_state_dict")
+            replicated = not self._is_distributed or (
+                "DistributedDataParallel" in kinds and not is_split
             )
-        # Number of calls since the training started: its checkpoints are named by it.
+        self._replicated = replicated
+        # Number of calls since the training started, which names its checkpoints.
         self._calls = 0
         self._is_in_pool: bool | None = None
 
@@ -56,14 +61,13 @@ class TrySave:
         return type(None), ()
 
     def __call__(self, epoch: int, step: int, others: object = None, force: bool = False) -> bool:
-        """Saves and suspends when the coordinator has asked for it; whether it saved, which `force`
-        has it do anyway.
+        """Save and suspend if the coordinator has requested it; with `force`, save in any case.
 
-        `init` will return the three that are given here: the step to begin with, so `step + 1`
-        where a step is done. `others` may be tensors, numbers, text, and lists, tuples, dicts and
-        sets of them. All ranks call it, at the same places and with the same `force`. Outside a
-        shared pool it does nothing but what `force` says. Raises TypeError, at its first call, for
-        a state that cannot be saved, and what writing the files raises.
+        Returns whether it saved. `init` will return `epoch`, `step` and `others`: at the end of a
+        step, pass `step + 1`. `others` may be tensors, numbers, text, and lists, tuples, dicts and
+        sets of them. All ranks call it at the same places and with the same `force`. Outside a
+        shared pool it saves only with `force`. Raises TypeError, at its first call, for a state
+        that cannot be saved, and the errors of writing files.
         """
         if self._is_in_pool is None:
             shards.Parts(self._state(others))
@@ -82,49 +86,47 @@ class TrySave:
         return True
 
     def resume(self) -> tuple[int, int, Any]:
-        """Puts the newest checkpoint into the model and the rest, and gives what `try_save` was
-        given with it.
-        """
+        """Load the newest checkpoint; return `epoch`, `step` and `others` of its `try_save`."""
         newest = self._checkpoints.resume_from()
         if newest is None:
             return 0, 0, None
-        rank, ranks = self._rank.now, _ranks()
-        reported = shards.read_plain(newest.path, 0)
-        if not reported["replicated"]:
-            if reported["ranks"] != ranks:
+        rank = self._rank.now
+        ranks = _ranks()
+        saved = shards.read_plain(newest.path, 0)
+        if not saved["replicated"]:
+            if saved["ranks"] != ranks:
                 raise RuntimeError(
-                    f"{newest.path} holds the parts of {reported['ranks']} ranks, and this "
-                    f"training has {ranks}: start {reported['ranks']}; any number can resume a "
-                    "model in DistributedDataParallel"
+                    f"{newest.path} holds the parts of {saved['ranks']} ranks, and this training "
+                    f"has {ranks}: start {saved['ranks']}; any number can resume a model in "
+                    "DistributedDataParallel"
                 )
-            reported = shards.read_plain(newest.path, rank)
-        tensors = shards.read_tensors(newest.path, reported["files"])
-        missing = [number for number in range(reported["tensors"]) if number not in tensors]
+            saved = shards.read_plain(newest.path, rank)
+        tensors = shards.read_tensors(newest.path, saved["files"])
+        missing = [number for number in range(saved["tensors"]) if number not in tensors]
         if missing:
             raise RuntimeError(
-                f"{newest.path} lacks {len(missing)} of its {reported['tensors']} tensors"
+                f"{newest.path} lacks {len(missing)} of its {saved['tensors']} tensors"
             )
-        state = shards.put_together(reported["state"], tensors, self._like)
+        state = shards.put_together(saved["state"], tensors, self._tensor_finder())
+        if saved["metadata"] is not None:
+            # torch has the versions of a module's parts in an attribute of its state.
+            state["model"] = OrderedDict(state["model"])
+            state["model"]._metadata = saved["metadata"]
         for name, part in self._parts.items():
-            if (part is None) != (state.get(name) is None):
-                now = "has none" if part is None else "has one"
-                raise RuntimeError(
-                    f"{newest.path} was saved {'without' if part else 'with'} {name}, and init "
-                    f"{now}"
-                )
+            part_state = state.get(name)
+            if part is None and part_state is not None:
+                raise RuntimeError(f"{newest.path} was saved with {name}, and init has none")
+            if part is not None and part_state is None:
+                raise RuntimeError(f"{newest.path} was saved without {name}, and init has one")
             if part is not None:
-                part.load_state_dict(
-                    _with_metadata(state[name], reported["metadata"])
-                    if name == "model"
-                    else state[name]
-                )
+                part.load_state_dict(part_state)
         self._calls = newest.step
         if rank == 0:
-            warn(f"resumed from {newest.path}: epoch {reported['epoch']}, step {reported['step']}")
-        return reported["epoch"], reported["step"], state["others"]
+            warn(f"resumed from {newest.path}: epoch {saved['epoch']}, step {saved['step']}")
+        return saved["epoch"], saved["step"], state["others"]
 
     def _writes(self) -> bool:
-        """Whether this process saves: rank 0 alone where the ranks cannot communicate."""
+        """Return whether this process saves: only rank 0 if the ranks cannot communicate."""
         if not self._is_distributed and processes_in_all() > 1:
             _log.warn(
                 "alone",
@@ -134,76 +136,89 @@ class TrySave:
         return self._is_distributed or self._rank.now == 0
 
     def _state(self, others: object) -> dict[str, Any]:
-        return {
-            **{
-                name: None if part is None else part.state_dict()
-                for name, part in self._parts.items()
-            },
-            "others": others,
+        state = {
+            name: None if part is None else part.state_dict() for name, part in self._parts.items()
         }
+        state["others"] = others
+        return state
 
     def _save(self, epoch: int, step: int, others: object) -> None:
         state = self._state(others)
-        parts, rank, ranks = shards.Parts(state), self._rank.now, _ranks()
+        parts = shards.Parts(state)
+        rank = self._rank.now
+        ranks = _ranks()
         is_replicated = bool(self._replicated) and self._is_same_in_all(parts)
-        owners = (
-            parts.owners(ranks, self._is_parameter)
-            if is_replicated
-            else [rank] * len(parts.tensors)
-        )
+        if is_replicated:
+            owners = parts.owners(ranks, self._shared_paths())
+        else:
+            owners = [rank] * len(parts.tensors)
         own = {
             number: parts.tensors[number] for number, owner in enumerate(owners) if owner == rank
         }
         with self._checkpoints.saving(self._calls) as folder:
             shards.write_tensors(folder, rank, own)
             if rank == 0 or not is_replicated:
-                reported: dict[str, Any] = {
+                content = {
                     "epoch": epoch,
                     "step": step,
                     "ranks": ranks,
                     "replicated": is_replicated,
+                    "metadata": shards.Parts(getattr(state["model"], "_metadata", None)).plain,
+                    "tensors": len(owners),
+                    "files": sorted(set(owners)),
+                    "state": parts.plain,
                 }
-                metadata = getattr(state["model"], "_metadata", None)
-                reported["metadata"] = shards.Parts(metadata).plain
-                reported["tensors"], reported["files"] = len(owners), sorted(set(owners))
-                shards.write_plain(folder, rank, {**reported, "state": parts.plain})
+                shards.write_plain(folder, rank, content)
 
     def _is_same_in_all(self, parts: shards.Parts) -> bool:
-        """Whether all ranks have tensors of the same names and shapes: else each saves its own."""
-        own = int(parts.has_local) or parts.layout()
-        highest = all_reduce_highest(own, None)
-        is_other = bool(all_reduce_highest(int(highest != own or parts.has_local), None))
-        if is_other:
+        """Return whether all ranks have tensors of the same names and shapes; else each saves its
+        own.
+        """
+        layout = int(parts.has_local) or parts.layout()
+        highest = all_reduce_highest(layout, None)
+        is_different = bool(all_reduce_highest(int(highest != layout or parts.has_local), None))
+        if is_different:
             _log.warn(
                 "other",
                 "the ranks' states differ: each saves its own, so a resume needs the same number "
                 "of ranks",
             )
-        return not is_other
+        return not is_different
 
-    def _is_parameter(self, path: tuple[str, ...]) -> bool:
-        """Whether training together keeps a tensor the same in all ranks, as it does not a batch
-        norm's averages.
+    def _shared_paths(self) -> Callable[[tuple[str, ...]], bool]:
+        """Return a function for whether DistributedDataParallel keeps the tensor at a path the same
+        in all ranks: the parameters, not the averages of a batch norm.
         """
-        if path[0] == "model":
-            return path[1] in self._parameters
-        return path[0] == "optimizer"
+        named_parameters = getattr(self._model, "named_parameters", tuple)
+        names = {name for name, _ in named_parameters()}
 
-    @property
-    def _parameters(self) -> frozenset[str]:
-        named = getattr(self._model, "named_parameters", None)
-        return frozenset(name for name, _ in named()) if named else frozenset()
+        def is_shared(path: tuple[str, ...]) -> bool:
+            return path[0] == "optimizer" or (path[0] == "model" and path[1] in names)
 
-    def _like(self, path: tuple[str, ...]) -> Any:
-        """This rank's DTensor that a part of one belongs to: the model's own, or that of an
-        optimizer's state.
+        return is_shared
+
+    def _tensor_finder(self) -> Callable[[tuple[str, ...]], Any]:
+        """Return a function for this rank's DTensor at a path: the model's parameter, also for the
+        state that an optimizer has for it.
         """
-        if path[0] == "model":
-            return self._model.state_dict()[path[1]]
-        if path[:2] == ("optimizer", "state"):
+
+        @lru_cache(maxsize=None)
+        def model_state() -> Any:
+            return self._model.state_dict()
+
+        @lru_cache(maxsize=None)
+        def parameters() -> list[Any]:
             groups = self._parts["optimizer"].param_groups
-            return [one for group in groups for one in group["params"]][int(path[2])]
-        raise RuntimeError(f"{'.'.join(path)} cannot be read: it was spread over ranks")
+            return [parameter for group in groups for parameter in group["params"]]
+
+        def find(path: tuple[str, ...]) -> Any:
+            if path[0] == "model":
+                return model_state()[path[1]]
+            if path[:2] == ("optimizer", "state"):
+                return parameters()[int(path[2])]
+            raise RuntimeError(f"{'.'.join(path)} cannot be read: it was spread over ranks")
+
+        return find
 
 
 def barrier() -> object:
@@ -214,21 +229,8 @@ def _ranks() -> int:
     return int(sys.modules["torch"].distributed.get_world_size()) if torch_is_distributed() else 1
 
 
-def _with_metadata(state: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
-    """A module's state with what torch keeps of the versions of its parts."""
-    if metadata is None:
-        return state
-    from collections import OrderedDict
-
-    named = OrderedDict(state)
-    named._metadata = metadata  # type: ignore[attr-defined]
-    return named
-
-
 def _inner(model: Any) -> Any:
-    """The model in what wraps it: its state is the same, by how many processes and however compiled
-    it is trained.
-    """
+    """Return the model in its wrappers, whose state does not depend on them."""
     while True:
         if hasattr(model, "_orig_mod"):
             model = model._orig_mod
@@ -236,16 +238,3 @@ def _inner(model: Any) -> Any:
             model = model.module
         else:
             return model
-
-
-def _modules(model: Any) -> Any:
-    return model.modules() if hasattr(model, "modules") else ()
-
-
-def _is_ddp(model: Any) -> bool:
-    return any(type(one).__name__ == "DistributedDataParallel" for one in _modules(model))
-
-
-def _is_zero(parts: dict[str, Any]) -> bool:
-    """Whether the optimizer has its state in parts, as ZeroRedundancyOptimizer."""
-    return hasattr(parts["optimizer"], "consolidate_state_dict")

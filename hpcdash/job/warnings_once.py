@@ -1,7 +1,4 @@
-"""Messages that a training logs once.
-
-A loop of a million steps must not report a million times that a disk is gone.
-"""
+"""Warnings that a training logs once, not at each of a million steps."""
 
 from __future__ import annotations
 
@@ -11,9 +8,7 @@ if TYPE_CHECKING:
 
 
 def warn(text: str) -> None:
-    """One warning of the logger `hpcdash.job`: on stderr unless the program has set up logging
-    otherwise.
-    """
+    """Log a warning of `hpcdash.job`, by default on stderr."""
     import logging
 
     logging.getLogger("hpcdash.job").warning("hpcdash: %s", text)

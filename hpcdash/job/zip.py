@@ -1,6 +1,4 @@
-"""This package as a zip for PYTHONPATH, where it need not be installed: `python -m hpcdash.job.zip
-OUT`.
-"""
+"""Writes this package as a zip for PYTHONPATH: `python -m hpcdash.job.zip OUT`."""
 
 from __future__ import annotations
 
@@ -9,11 +7,11 @@ import os
 import sys
 import zipfile
 
-# The earliest time a zip can store: the same files give the same bytes.
-_WHEN = (1980, 1, 1, 0, 0, 0)
-# First on PYTHONPATH it would hide an hpcdash that is installed, which a job may run as well.
-# A folder whose file is missing or cannot be read is none that hpcdash is installed in.
-# Not by pkgutil.extend_path: that costs each import here 8 ms, a third of all.
+# The earliest time that a zip can store; a fixed time makes the zip reproducible.
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
+# The zip is first on PYTHONPATH, and must not hide an installed hpcdash, which a job may run too.
+# hpcdash is not installed in a folder without a readable __init__.py. pkgutil.extend_path would add
+# 8 ms to each import, a third of it.
 _PACKAGE = b"""\
 import os as _os, sys as _sys
 def __getattr__(name):
@@ -32,50 +30,47 @@ for _folder in __path__[1:]:
 
 
 def job_zip() -> bytes:
-    """A zip of `hpcdash/job/`, and of an `hpcdash/__init__.py` that hides no hpcdash which is
-    installed beside it.
+    """Return a zip of `hpcdash/job/`, whose `hpcdash/__init__.py` finds an installed hpcdash.
 
-    The same files give the same bytes, were they read from such a zip.
-    Raises FileNotFoundError where this package has no files of its own.
+    The same files give the same bytes, also if they are in such a zip. Raises FileNotFoundError if
+    this package has no files.
     """
     sources = {"hpcdash/__init__.py": _PACKAGE, **_own_files()}
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
-        for inside in sorted(sources):
-            entry = zipfile.ZipInfo(inside, _WHEN)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(sources.items()):
+            entry = zipfile.ZipInfo(name, _TIMESTAMP)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o100644 << 16
-            made.writestr(entry, sources[inside])
+            archive.writestr(entry, content)
     return out.getvalue()
 
 
 def _own_files() -> dict[str, bytes]:
-    """This package's files by their names in the zip."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    """Return this package's files by their names in the zip."""
+    package = os.path.dirname(os.path.abspath(__file__))
     sources = {}
-    for folder, folders, names in os.walk(here):
+    for folder, folders, names in os.walk(package):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
                 with open(path, "rb") as file:
-                    sources["hpcdash/job/" + os.path.relpath(path, here).replace(os.sep, "/")] = (
-                        file.read()
-                    )
-    archive = getattr(globals().get("__loader__"), "archive", "")
-    if archive:
-        inside = os.path.relpath(here, os.path.abspath(archive)).replace(os.sep, "/") + "/"
-        with zipfile.ZipFile(archive) as read:
-            for name in read.namelist():
-                if name.startswith(inside) and name.endswith(".py"):
-                    sources["hpcdash/job/" + name[len(inside) :]] = read.read(name)
+                    sources[f"hpcdash/job/{os.path.relpath(path, package)}"] = file.read()
+    archive_path = getattr(globals().get("__loader__"), "archive", "")
+    if archive_path:
+        prefix = os.path.relpath(package, os.path.abspath(archive_path)) + "/"
+        with zipfile.ZipFile(archive_path) as archive:
+            for name in archive.namelist():
+                if name.startswith(prefix) and name.endswith(".py"):
+                    sources[f"hpcdash/job/{name[len(prefix) :]}"] = archive.read(name)
     if not sources:
-        raise FileNotFoundError(f"the files of hpcdash.job are not in {here}")
+        raise FileNotFoundError(f"the files of hpcdash.job are not in {package}")
     return sources
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the zip to the path given."""
+    """Write the zip to the path in the arguments; return the exit status."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m hpcdash.job.zip OUT", file=sys.stderr)
         return 2

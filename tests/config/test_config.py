@@ -358,6 +358,7 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('clusters.a.transport = "shh"', "clusters.a.transport", 'did you mean "ssh"?'),
         ('clusters.a.path = "bin"', "clusters.a.path", "absolute"),
         ('clusters.a.ray = "head:8265"', "clusters.a.ray", "is not a server URL such as http://"),
+        ('clusters.a.ray = "http://head:0"', "clusters.a.ray", "is not a server URL such as"),
         ('clusters.a.ray = "http://me:secret@head"', "clusters.a.ray", "use token_file"),
         (
             'clusters.a = {ray = "http://h", backend = "slurm"}',

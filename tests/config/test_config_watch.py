@@ -130,6 +130,12 @@ def test_a_rule_may_be_one_table_or_several() -> None:
             "interval_seconds = … is missing",
         ),
         ("[watch.quiet]\nzone = 'Mars/X'", 2, "watch.quiet.zone", "is not a time zone"),
+        (
+            "[watch.quiet]\nstart = '22:00+02:00'",
+            2,
+            "watch.quiet.start",
+            "set the time zone with zone",
+        ),
         ("[watch]\nrunning = 3", 2, "watch.running", "expected tables: [[watch.running]]"),
         (
             f"[[watch.mail]]\npassword = '{SECRET}'",

@@ -251,6 +251,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
             "item 1: 'aftr:12': 'aftr' is not one of afterany, afterok",
         ),
         ("after = [-3]", 2, "after", "not a job ID"),
+        ("after = [-10000000000000000]", 2, "after", "'-10000000000000000' is not a job ID"),
         ('exclude_nodes = ["n[3"]', 2, "exclude_nodes", "item 1"),
         ('exclude_nodes = ["n1 n2"]', 2, "exclude_nodes", "is not a list of nodes"),
         ('exclude_nodes = "n1"', 2, "exclude_nodes", "expected an array"),

@@ -128,7 +128,7 @@ def test_a_clock_that_goes_back_makes_no_later_checkpoint_an_older_one(
     from hpcdash.job.huggingface import GuardCallback
 
     clock = iter((2_000_000_000.0, 1_900_000_000.0))
-    monkeypatch.setattr("hpcdash.job.huggingface.time", lambda: next(clock))
+    monkeypatch.setattr("hpcdash.job.checkpoint.time", lambda: next(clock))
     callback: Any = GuardCallback(guard_of(tmp_path))
     for step in (10, 20):
         path = tmp_path / "run" / f"checkpoint-{step}"

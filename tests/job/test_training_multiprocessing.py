@@ -112,6 +112,39 @@ def test_a_signal_that_ends_them_ends_the_program_without_a_traceback(tmp_path: 
     until_gone(tmp_path)
 
 
+# The program receives TERM while it starts its second process.
+TERMINATED_AT_START = """
+import os, signal, sys, time
+from hpcdash.job.multiprocessing import spawn
+class Argument:
+    copies = 0
+    def __reduce__(self):
+        Argument.copies += 1
+        if Argument.copies == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return str, ()
+def main(number, argument):
+    while True:
+        time.sleep(0.05)
+if __name__ == "__main__":
+    spawn(main, args=(Argument(),), nprocs=3)
+"""
+
+
+@pytest.mark.system
+def test_a_signal_while_they_are_started_goes_on_to_all_of_them(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(TERMINATED_AT_START)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+
+
 def note_cpus(number: int, folder: str) -> None:
     (Path(folder) / str(number)).write_text(repr(sorted(os.sched_getaffinity(0))))
 

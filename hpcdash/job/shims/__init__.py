@@ -1,3 +1,1 @@
-"""Modules that programs written for another platform import, put on their path by a command of
-hpcdash.job alone.
-"""
+"""Modules of another platform, which only commands of hpcdash.job put on a program's path."""

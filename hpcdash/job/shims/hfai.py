@@ -1,7 +1,4 @@
-"""Module that programs import as `hfai`, on top of hpcdash.job.
-
-It has hfai's client, checkpoint, multiprocessing and distributed.
-"""
+"""Module that programs import as `hfai`: client, checkpoint, multiprocessing and distributed."""
 
 from __future__ import annotations
 
@@ -21,9 +18,7 @@ __all__ = ["checkpoint", "client", "distributed", "multiprocessing"]
 
 
 class _Distributed(ModuleType):
-    """torch.distributed, but for `get_rank` and `get_world_size` before it runs: those of the
-    nodes.
-    """
+    """torch.distributed, whose `get_rank` and `get_world_size` are the nodes' until it runs."""
 
     def __getattr__(self, name: str) -> Any:
         # A search through all modules, like inspect's, must not import torch.
@@ -32,29 +27,25 @@ class _Distributed(ModuleType):
         return getattr(import_module("torch.distributed"), name)
 
     def get_rank(self, *args: Any) -> int:
-        """A process's rank; before torch.distributed runs, its node's: 0 is the one that hears the
-        suspend command.
+        """Return the process's rank; before torch.distributed runs, its node's rank: 0 for the node
+        that receives the suspend command.
         """
-        return self._torch().get_rank(*args) if self._torch() else int(os.environ.get("RANK", "0"))
+        running = self._running()
+        return running.get_rank(*args) if running else int(os.environ.get("RANK", "0"))
 
     def get_world_size(self, *args: Any) -> int:
         """Return the number of processes; before torch.distributed runs, the number of nodes."""
-        return (
-            self._torch().get_world_size(*args)
-            if self._torch()
-            else int(os.environ.get("WORLD_SIZE", "1"))
-        )
+        running = self._running()
+        return running.get_world_size(*args) if running else int(os.environ.get("WORLD_SIZE", "1"))
 
-    def _torch(self) -> Any:
+    def _running(self) -> Any:
+        """Return torch.distributed if it is initialized, else None."""
         found = getattr(sys.modules.get("torch"), "distributed", None)
-        return (
-            found if found is not None and found.is_available() and found.is_initialized() else None
-        )
+        is_running = found is not None and found.is_available() and found.is_initialized()
+        return found if is_running else None
 
 
 distributed = _Distributed("hfai.distributed")
-for _module in (checkpoint, client, distributed, multiprocessing):
+for _name in __all__:
     # For `import hfai.client` and `from hfai.client import …`.
-    sys.modules[
-        f"{__name__}.{_module.__name__.rpartition('.')[2].replace('suspend', 'client')}"
-    ] = _module
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from math import nan
 
-from hpcdash.config.metric_patterns import _PLACES, MetricPattern
+from hpcdash.config.metric_patterns import PLACES, MetricPattern
 from hpcdash.services.metrics.batch import SampleColumns
 from hpcdash.services.metrics.formats import (
     Bar,
@@ -315,7 +315,7 @@ def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
         (name, parse_number(raw)) for name, raw in reported.items() if _EXACT_NUMBER.fullmatch(raw)
     ]
     places = sort_pairs(
-        "pattern", [pair for pair in pairs if pair[0] in _PLACES], parse_line_seconds(text)
+        "pattern", [pair for pair in pairs if pair[0] in PLACES], parse_line_seconds(text)
     )
-    values = {name: value for name, value in pairs if name not in _PLACES}
+    values = {name: value for name, value in pairs if name not in PLACES}
     return places._replace(values=values) if values else None

@@ -112,20 +112,22 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
     found: dict[bytes, Client] = {}
     for name, values in root.values.items():
         if not _NAME.fullmatch(name):
-            root.problem("a token's name is letters, digits, '.', '_' and '-', at most 64", name)
+            root.add_problem(
+                "a token's name is letters, digits, '.', '_' and '-', at most 64", name
+            )
         if not isinstance(values, dict):
             # It may be the token itself, which is not repeated.
-            root.problem("expected a table, [NAME]", name)
+            root.add_problem("expected a table, [NAME]", name)
             continue
         table = root.table(name)
         fit = table.fields({"token": _token, "accounts": _accounts})
-        if table.has(fit, "token", "accounts"):
+        if table.require(fit, "token", "accounts"):
             digest = _digest(fit["token"])
             if digest in found:
-                table.problem(f"the same token as that of {found[digest].name}", "token")
+                table.add_problem(f"the same token as that of {found[digest].name}", "token")
             found[digest] = Client(name, fit["accounts"])
     if not found and not root.problems:
-        root.problem("the file has no token")
+        root.add_problem("the file has no token")
     if root.problems:
         raise ConfigProblems(named, located(text, root.problems), _NEXT_STEP)
     return found
