@@ -233,7 +233,8 @@ def connection_pool(prompter: Prompter) -> ConnectionPool:
         # asyncio warns of each write to a connection that was lost; the error that is raised
         # reports it once.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
-        return SshTransport(destination, prompter, path=path)
+        first, *others = destination.split("\n")
+        return SshTransport(first, prompter, path=path, other_logins=others)
 
     def openssh(destination: str, path: str) -> Transport:
         from hpcdash.transport.openssh import OpenSshTransport
@@ -248,7 +249,8 @@ def _transport(
 ) -> Transport:
     """The transport to a cluster; to a URL behind a login node through that node's connection."""
     if not cluster.url:
-        return pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
+        logins = [cluster.ssh, *cluster.other_logins] if cluster.ssh else []
+        return pool.transport(cluster.transport, "\n".join(map(str, logins)), cluster.path)
     from hpcdash.services.logs.file import file_readers
     from hpcdash.services.watch.facts import facts_log_positions, facts_script
     from hpcdash.transport.http import HttpTransport

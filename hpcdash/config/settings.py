@@ -1,7 +1,7 @@
 """Records of config.toml except [watch], and their reader; example.toml explains their keys."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,7 +87,8 @@ class ClusterSettings(Struct, frozen=True):
     """[clusters.NAME]: a cluster and the way to reach it.
 
     name: safe as a file name. transport: by default "http" with a URL, "ssh" with `ssh`, else
-    "local". ssh: None if transport is "local" or a URL is reached directly. url: URL of a scheduler
+    "local". ssh: None if transport is "local" or a URL is reached directly; other_logins: tried in
+    turn where that host cannot be reached. url: URL of a scheduler
     over HTTP, from the key named after its backend; '' for any other. backend: None: detected.
     user: None: the login name.
     """
@@ -95,7 +96,7 @@ class ClusterSettings(Struct, frozen=True):
     name: str
     title: Text
     transport: Annotated[str, values.one_of("local", "ssh", "openssh")] = "local"
-    ssh: Annotated[SshDestination | None, values.ssh_destination] = None
+    ssh: Annotated[SshDestination | None, Key.NONE] = None
     url: str = ""
     token_file: Annotated[str, values.path_here] = ""
     headers_file: Annotated[str, values.path_here] = ""
@@ -105,6 +106,7 @@ class ClusterSettings(Struct, frozen=True):
     poll: Annotated[PollSettings, Key.APART] = PollSettings()
     embedded: Annotated[EmbeddedSettings, Key.NONE] = EmbeddedSettings()
     launch: Annotated[LaunchSettings, Key.APART] = LaunchSettings()
+    other_logins: Annotated[tuple[SshDestination, ...], Key.NONE] = ()
 
 
 class UiSettings(Struct, frozen=True):
@@ -312,7 +314,12 @@ def _cluster(table: Table, name: str, common: Settings, launch: LaunchSettings) 
     """Read [clusters.NAME] over the settings that all clusters share."""
     before = len(table.problems)
     url_readers = dict.fromkeys(OVER_HTTP, values.http_url)
-    found = table.fit(ClusterSettings, {"port": values.port, **url_readers})
+    readers: dict[str, Callable[[Any], Any]] = {
+        "ssh": values.ssh_destinations,
+        "port": values.port,
+        **url_readers,
+    }
+    found = table.fit(ClusterSettings, readers)
     urls = {backend: found.pop(backend) for backend in OVER_HTTP if backend in found}
     port = found.pop("port", None)
     user = found.get("user")
@@ -336,7 +343,11 @@ def _url_fields(
         table.add_problem(
             f"a cluster with {given} has none; set ssh = ... to reach it through a host", key
         )
-    return {"transport": "http", "backend": backend, "url": url}
+    logins = found.get("ssh", ())
+    if len(logins) > 1:
+        table.add_problem("a URL is reached through one host", "ssh")
+    ssh = logins[0] if logins else None
+    return {"transport": "http", "backend": backend, "url": url, "ssh": ssh}
 
 
 def _ssh_fields(table: Table, found: Mapping[str, Any], port: int | None) -> dict[str, Any]:
@@ -344,8 +355,11 @@ def _ssh_fields(table: Table, found: Mapping[str, Any], port: int | None) -> dic
     for key in {"token_file", "headers_file"} & found.keys():
         names = " or ".join(OVER_HTTP)
         table.add_problem(f"only for a cluster with a URL: {names} = ...", key)
-    ssh = found.get("ssh")
-    transport = found.get("transport", "ssh" if ssh else "local")
+    logins = list(found.get("ssh", ()))
+    transport = found.get("transport", "ssh" if logins else "local")
+    ssh = logins[0] if logins else None
+    if len(logins) > 1 and transport == "openssh":
+        table.add_problem('several login nodes need transport = "ssh"', "ssh")
     if transport == "local" and ssh:
         table.add_problem('a cluster with transport = "local" has no ssh destination', "ssh")
     elif transport != "local" and not ssh:
@@ -355,11 +369,12 @@ def _ssh_fields(table: Table, found: Mapping[str, Any], port: int | None) -> dic
     if port is not None:
         if not ssh:
             table.add_problem("a port needs a destination: ssh = ...", "port")
-        elif ssh.port is not None:
+        elif any(login.port is not None for login in logins):
             table.add_problem("ssh = ... has a port too: set one of them", "port")
         else:
-            ssh = replace(ssh, port=port)
-    return {"transport": transport, "ssh": ssh}
+            logins = [replace(login, port=port) for login in logins]
+            ssh = logins[0]
+    return {"transport": transport, "ssh": ssh, "other_logins": tuple(logins[1:])}
 
 
 def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
-from hpcdash.config.destination import USER_NAME, parse_ssh_destination
+from hpcdash.config.destination import USER_NAME, SshDestination, parse_ssh_destination
 from hpcdash.config.model import Reader
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
 from hpcdash.domain.alerts import Severity
@@ -315,6 +315,16 @@ def secret_text(value: object) -> str:
 
 
 ssh_destination = line(parse_ssh_destination, "{} is not an ssh destination: ")
+
+
+def ssh_destinations(value: object) -> tuple[SshDestination, ...]:
+    """Read a login node, or a list of login nodes of which any will do."""
+    listed = value if isinstance(value, list) else [value]
+    if not listed:
+        raise ValueError("expected at least one login node")
+    return tuple(map(ssh_destination, listed))
+
+
 port = partial(whole, smallest=1, largest=65535)
 counted = partial(count, smallest=1)
 share = in_range(0.001, 1, note=" (a share: 0.85 is 85%)")

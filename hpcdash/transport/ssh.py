@@ -8,7 +8,7 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -109,12 +109,18 @@ class SshTransport:
         known_hosts: Path | None = None,
         environment: dict[str, str] | None = None,
         path: str = "",
+        other_logins: Sequence[str] = (),
     ) -> None:
         """`config_path` replaces ~/.ssh/config, `known_hosts` replaces all known_hosts files.
+
+        `other_logins` are destinations that are tried in turn if `destination` cannot be reached,
+        unless a login took a person.
 
         `environment` is set for each command on the login node; `path` goes before its PATH.
         """
         self.name = destination
+        # The present login node is the first.
+        self._logins_in_turn = deque([destination, *other_logins])
         self.health = Health()
         self._environment = RemoteEnvironment(environment, path)
         self._prompter = prompter
@@ -366,8 +372,7 @@ class SshTransport:
         self.health.retry_at = None
         self._logins.append(time.monotonic())
         try:
-            login = await self._updated_login()
-            connection = await login.open(self._lost)
+            connection = await self._log_in()
         except (UnreachableError, ConfigError) as failed:
             error = failed
             if not isinstance(failed, _NEEDS_A_PERSON):
@@ -396,6 +401,20 @@ class SshTransport:
         self._connection = connection
         self.health.set_state("connected")
         return connection
+
+    async def _log_in(self) -> SshConnection:
+        """Log in to the login node, or to the next one that can be reached."""
+        for left in range(len(self._logins_in_turn) - 1, -1, -1):
+            login = await self._updated_login()
+            try:
+                return await login.open(self._lost)
+            except UnreachableError as failed:
+                if not left or isinstance(failed, _NEEDS_A_PERSON) or self._is_attended:
+                    raise
+                self._logins_in_turn.rotate(-1)
+                self.name = self._logins_in_turn[0]
+                self._login = None
+        raise AssertionError("there is a login node")
 
     async def _updated_login(self) -> Login:
         """Return the login; after a failure, the ssh configuration is read again for it."""

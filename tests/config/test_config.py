@@ -348,6 +348,14 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('clusters.a.ssh = "h;reboot"', "clusters.a.ssh", "no host name"),
         ('clusters.a.ssh = "h:0"', "clusters.a.ssh", "the port is a number from 1 to 65535"),
         ('clusters.a = {ssh = "h:22", port = 23}', "clusters.a.port", "has a port too"),
+        ('clusters.a = {ssh = ["g", "h:22"], port = 23}', "clusters.a.port", "has a port too"),
+        ("clusters.a.ssh = []", "clusters.a.ssh", "at least one login node"),
+        ('clusters.a.ssh = ["h", "x@-h"]', "clusters.a.ssh", "no host name"),
+        (
+            'clusters.a = {ssh = ["g", "h"], transport = "openssh"}',
+            "clusters.a.ssh",
+            'need transport = "ssh"',
+        ),
         ("clusters.a.port = 23", "clusters.a.port", "needs a destination"),
         ('clusters.a.transport = "ssh"', "clusters.a", "needs a destination"),
         (
@@ -782,3 +790,12 @@ def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
 def test_any_text_that_is_written_reads_back_as_it_was(text: str) -> None:
     document = {"clusters": {text: {"title": text, text: 1.5}}, "x": {"y": [text, {text: text}]}}
     assert tomllib.loads(format_toml(document)) == document
+
+
+def test_a_cluster_may_have_several_login_nodes_with_one_port() -> None:
+    text = 'clusters.a = {ssh = ["login1", "ada@login2"], port = 2222}'
+    cluster = settings_from_text(text, FILE).clusters["a"]
+    assert [str(one) for one in (cluster.ssh, *cluster.other_logins)] == [
+        "login1:2222",
+        "ada@login2:2222",
+    ]

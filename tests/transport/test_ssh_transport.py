@@ -701,3 +701,47 @@ async def test_a_login_shell_that_runs_nothing_is_reported_with_its_words(
     async with transport_to(sshd, name, tmp_path) as transport:
         error = await raised(ConnectionFailed, transport.run(("true",)))
     assert "not available" in error.message
+
+
+async def test_the_next_login_node_is_tried_where_one_cannot_be_reached(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  IdentityFile {own_sshd.key}\n  IdentitiesOnly yes\n")
+    works = f"{user}@127.0.0.1:{own_sshd.port}"
+    transport = SshTransport(
+        f"{user}@127.0.0.1:1",
+        Person(),
+        config_path=config,
+        known_hosts=trusted(own_sshd, tmp_path),
+        other_logins=[works],
+    )
+    try:
+        assert (await transport.run(("echo", "here"))).stdout == b"here\n"
+        assert transport.name == works
+        own_sshd.kill_with_sessions()
+        await until(lambda: transport.health.state == "failed")
+        error = await raised(ConnectionFailed, transport.connect(force=True))
+        assert "refused the connection" in error.message
+    finally:
+        await transport.close()
+
+
+async def test_a_login_that_is_refused_is_not_tried_at_the_next_login_node(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  IdentityFile none\n  IdentitiesOnly yes\n")
+    person = Person()
+    transport = SshTransport(
+        f"{user}@127.0.0.1:{own_sshd.port}",
+        person,
+        config_path=config,
+        known_hosts=trusted(own_sshd, tmp_path),
+        other_logins=[f"{user}@127.0.0.1:1"],
+    )
+    try:
+        await raised(AuthenticationFailed, transport.connect())
+        assert transport.name == f"{user}@127.0.0.1:{own_sshd.port}"
+    finally:
+        await transport.close()
