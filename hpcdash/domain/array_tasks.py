@@ -87,6 +87,20 @@ def parse_tasks(text: str) -> ArrayTasks:
     )
 
 
+def read_tasks(text: str | None) -> ArrayTasks | None:
+    """Parse the tasks in a job's row; None for a text that is not a list of tasks."""
+    try:
+        return parse_tasks(text or "")
+    except ValueError:
+        return None
+
+
+def read_all_tasks(text: str | None) -> ArrayTasks | None:
+    """Parse the tasks in a job's row; None if some or all of them are unknown."""
+    tasks = read_tasks(text)
+    return None if tasks is None or tasks.is_incomplete else tasks
+
+
 def stepped_ranges(tasks: Iterable[int]) -> tuple[range, ...]:
     """Tasks as few ranges with steps, each task in one of them: 3-12:3 and 4 for 3,4,6,9,12.
 

@@ -10,9 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.domain.array_tasks import MAX_TASKS as MAX_TASKS
-from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
-from hpcdash.domain.array_tasks import parse_tasks as parse_tasks
+from hpcdash.domain.array_tasks import read_tasks
 from hpcdash.domain.columns import (
     STATE_ORDER,
     as_array,
@@ -446,18 +444,11 @@ def task_states(tables: Iterable[pa.Table]) -> TaskStates:
         ):
             if (number := digits(text)) is not None:
                 by_task.setdefault(number, state)
-            elif (held := _tasks(text)) is not None:
-                throttle = throttle or held.throttle
-                for task in held:
+            elif (tasks := read_tasks(text)) is not None:
+                throttle = throttle or tasks.throttle
+                for task in tasks:
                     by_task.setdefault(task, state)
     return TaskStates(dict(sorted(by_task.items())), throttle)
-
-
-def _tasks(text: str | None) -> ArrayTasks | None:
-    try:
-        return parse_tasks(text or "")
-    except ValueError:
-        return None
 
 
 def _rank(state: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, read_tasks
 from hpcdash.domain.dependencies import (
     SINGLETON,
     Condition,
@@ -303,13 +303,8 @@ def _unit(number: str, rows: list[Row], reported: Mapping[str, str]) -> Unit:
     return Unit(job_id, tuple(map(_as_it_waits, rows)), parse_dependency(text), throttle=throttle)
 
 
-def _row_tasks(row: Row) -> Any:
-    if row["array_id"] is None:
-        return None
-    try:
-        return parse_tasks(row["array_task"] or "")
-    except ValueError:
-        return None
+def _row_tasks(row: Row) -> ArrayTasks | None:
+    return None if row["array_id"] is None else read_tasks(row["array_task"])
 
 
 def _links(units: Mapping[str, Unit]) -> dict[str, tuple[str, ...]]:

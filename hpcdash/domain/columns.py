@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -119,6 +119,12 @@ def match_text(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.
         rows_with_a_hit = pc.unique(pc.list_parent_indices(array).filter(hits))
         return pc.is_in(row_numbers(len(array)), value_set=rows_with_a_hit.cast(pa.int64()))
     return pc.fill_null(predicate(column_text(array)), False)
+
+
+def has_state(table: pa.Table, states: Iterable[str]) -> pa.Array:
+    """Return a mask, without nulls, of the rows in one of some states."""
+    requested = pa.array(sorted(states), pa.string())
+    return match_text(table["state"], lambda text: pc.is_in(text, value_set=requested))
 
 
 def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:

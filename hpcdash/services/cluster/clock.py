@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.queries import Answer, Query
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.states import JobState
 from hpcdash.errors import UnreadableOutput, excerpt
 
@@ -83,7 +84,7 @@ def latest_time(jobs: pa.Table) -> float | None:
 
     It is no later than that; None where none runs.
     """
-    running = jobs.filter(pc.equal(pc.cast(jobs["state"], pa.string()), JobState.RUNNING.value))
+    running = jobs.filter(has_state(jobs, {JobState.RUNNING}))
     begun = pc.cast(running["started_at"], pa.int64())
     found = pc.max(pc.add(begun, running["elapsed_seconds"])).as_py()
     return None if found is None else float(found)

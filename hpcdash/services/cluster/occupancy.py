@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.domain import schema
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.nodelist import contains, expand
 from hpcdash.domain.states import ACTIVE, UNAVAILABLE
 
@@ -172,6 +173,4 @@ def on_node(jobs: pa.Table, node: str) -> pa.Table:
 
 def active_jobs(jobs: pa.Table) -> pa.Table:
     """Return the jobs that have nodes, by their states."""
-    return jobs.filter(
-        pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE]))
-    )
+    return jobs.filter(has_state(jobs, ACTIVE))

@@ -21,7 +21,7 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.domain.columns import column_text, match_text
+from hpcdash.domain.columns import column_text, has_state
 from hpcdash.domain.diff import lost_nodes
 from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED
@@ -66,7 +66,6 @@ _CACHE_EVERY_SECONDS = 60.0
 _SMALL_ROWS = 2000
 _JOINED = (Kind.NODES, Kind.QUEUES)
 _HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
-_ENDED_STATES = pa.array(sorted(ENDED), pa.string())
 _OF_JOBS = (Kind.MINE, Kind.EVERYONE)
 _MAX_PATIENCE = 2
 _KEPT_NODE_EVENTS = 500
@@ -111,7 +110,7 @@ def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
 
 def _split_ended(jobs: pa.Table) -> tuple[pa.Table, pa.Table]:
     """(those that have not ended, those that have) of rows of domain.schema.JOBS."""
-    is_ended = match_text(jobs["state"], lambda states: pc.is_in(states, value_set=_ENDED_STATES))
+    is_ended = has_state(jobs, ENDED)
     if not pc.any(is_ended, min_count=0).as_py():
         return jobs, jobs.slice(0, 0)
     return jobs.filter(pc.invert(is_ended)).combine_chunks(), jobs.filter(is_ended).combine_chunks()

@@ -22,7 +22,6 @@ from hpcdash.domain.job_ids import (
     shared_tasks,
     with_tasks,
 )
-from hpcdash.domain.states import JobState
 from hpcdash.errors import NoSuchJob
 
 Row = Mapping[str, Any]
@@ -160,12 +159,6 @@ def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
 def array_rows(table: pa.Table, array_id: str) -> pa.Table:
     """Filter the rows of an array."""
     return table.filter(pc.fill_null(pc.equal(as_array(table["array_id"]), array_id), False))
-
-
-def are_in(table: pa.Table, states: Iterable[JobState]) -> pa.Array:
-    """Return a mask, a boolean per row without nulls, of the jobs in one of the states."""
-    text = pa.array(sorted(str(state) for state in states), pa.string())
-    return pc.fill_null(pc.is_in(as_array(table["state"]).cast(pa.string()), text), False)
 
 
 def row_with_id(table: pa.Table, job_id: str) -> Row | None:
