@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
@@ -10,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.domain.array_tasks import read_tasks
+from hpcdash.domain.array_tasks import joined_tasks, read_tasks
 from hpcdash.domain.columns import (
     STATE_ORDER,
     as_array,
     digits,
     row_numbers,
     sort_order,
+    state_place,
     state_ranks,
 )
 from hpcdash.domain.schema import TEXT
@@ -391,10 +393,8 @@ class TaskStates(Struct, frozen=True):
 
     def counts(self) -> dict[str, int]:
         """Return the number of tasks in each state, the most alive first."""
-        counts: dict[str, int] = {}
-        for state in self.by_task.values():
-            counts[state] = counts.get(state, 0) + 1
-        return dict(sorted(counts.items(), key=lambda pair: _rank(pair[0])))
+        counts = Counter(self.by_task.values())
+        return dict(sorted(counts.items(), key=lambda pair: state_place(pair[0])))
 
     def as_signs(self, signs: Mapping[str, str]) -> list[Piece]:
         """`✓✓✓✗▸▸◦◦` in task order, a piece for each run of one state: (signs, state)."""
@@ -415,20 +415,12 @@ class TaskStates(Struct, frozen=True):
 
     def state_tasks(self, state: str, room: int = _ROOM_FOR_LIST) -> str:
         """`1-6,8-12,…`: the tasks of one state, cut at `room` letters."""
-        items: list[str] = []
-        start = last = -2
-        numbered = [task for task, theirs in self.by_task.items() if theirs == state]
-        for task in [*numbered, -1]:
-            if task == last + 1 and task >= 0:
-                last = task
-                continue
-            if last >= 0:
-                items.append(str(start) if start == last else f"{start}-{last}")
-            if sum(len(item) + 1 for item in items) > room:
-                items[-1] = "…"
-                break
-            start = last = task
-        return ",".join(items)
+        tasks = joined_tasks(task for task, found in self.by_task.items() if found == state)
+        text = "" if tasks is None else str(tasks)
+        if len(text) < room:
+            return text
+        whole_items = text[:room].rpartition(",")[0]
+        return f"{whole_items},…" if whole_items else "…"
 
 
 def task_states(tables: Iterable[pa.Table]) -> TaskStates:
@@ -449,7 +441,3 @@ def task_states(tables: Iterable[pa.Table]) -> TaskStates:
                 for task in tasks:
                     by_task.setdefault(task, state)
     return TaskStates(dict(sorted(by_task.items())), throttle)
-
-
-def _rank(state: str) -> int:
-    return STATE_ORDER.index(state) if state in STATE_ORDER else len(STATE_ORDER)

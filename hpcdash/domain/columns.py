@@ -41,6 +41,7 @@ STATE_ORDER: tuple[str, ...] = (
     NodeState.IDLE,
     JobState.UNKNOWN,
 )
+_STATE_PLACES = {state: place for place, state in enumerate(STATE_ORDER)}
 # Numbers inside names are compared as numbers up to this many distinct names; the padding costs 0.6
 # µs a name.
 MAX_NATURAL_NAMES = 30_000
@@ -160,6 +161,11 @@ def state_ranks(states: pa.Array) -> pa.Array:
     """The place of each state in STATE_ORDER as int32; a state that is not in it comes last."""
     ranks = pc.index_in(states, value_set=pa.array(STATE_ORDER, pa.string()))
     return pc.fill_null(ranks, len(STATE_ORDER))
+
+
+def state_place(state: str) -> int:
+    """Return the place of a state in STATE_ORDER; a state that is not in it comes last."""
+    return _STATE_PLACES.get(state, len(STATE_ORDER))
 
 
 def _text_ranks(text: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.columns import state_place
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.units import format_span
@@ -172,8 +172,7 @@ def state_counts(rows: Iterable[Row]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in rows:
         counts[str(row["state"])] = counts.get(str(row["state"]), 0) + _tasks(row)
-    rank = {state: place for place, state in enumerate(STATE_ORDER)}
-    return dict(sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank))))
+    return dict(sorted(counts.items(), key=lambda pair: state_place(pair[0])))
 
 
 def owners(rows: Iterable[Row]) -> dict[str, int]:

@@ -8,7 +8,6 @@ Ray's: raysubmit_xyz as Ray makes them, or any text that a person chose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
@@ -211,24 +210,6 @@ def _parts(text: str) -> list[str]:
             parts.append(text[start:position])
             start = position + 1
     return [part for part in (*parts, text[start:]) if part]
-
-
-def shared_tasks(one: ArrayTasks, other: ArrayTasks) -> ArrayTasks | None:
-    """The tasks that are in both, in order, each once; None where there is none."""
-    if other.count < one.count:
-        one, other = other, one
-    return joined_tasks(task for tasks in one.ranges for task in tasks if other.contains(task))
-
-
-def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
-    """Tasks as few ranges, in order, each once; None where there is none."""
-    ranges: list[range] = []
-    for task in sorted(set(tasks)):
-        if ranges and ranges[-1].stop == task:
-            ranges[-1] = range(ranges[-1].start, task + 1)
-        else:
-            ranges.append(range(task, task + 1))
-    return ArrayTasks(tuple(ranges)) if ranges else None
 
 
 def covers(requested: JobId, other: JobId) -> bool:

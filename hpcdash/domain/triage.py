@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from hpcdash.domain import nodelist
-from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks
 from hpcdash.domain.states import ENDED_BADLY, JobState
 
 # If the scheduler ends a job, its exit code means nothing: sacct and scontrol report different

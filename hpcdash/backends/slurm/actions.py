@@ -32,12 +32,11 @@ from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
 from hpcdash.backends.slurm.errors import is_answer_lost
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks, parse_tasks
 from hpcdash.domain.job_ids import (
     BadJobId,
     JobId,
     covers,
-    joined_tasks,
     parse_job_id,
     slurm_job_id,
     with_cluster,

@@ -8,18 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks, parse_tasks, shared_tasks
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import (
     BadJobId,
     JobId,
     covers,
     in_full,
-    joined_tasks,
     parse_array_id,
     parse_job_id,
     parse_task_part,
-    shared_tasks,
     with_tasks,
 )
 from hpcdash.errors import NoSuchJob

@@ -21,10 +21,10 @@ from msgspec import Struct
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain import schema
-from hpcdash.domain.array_tasks import ArrayTasks, read_all_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks, read_all_tasks
 from hpcdash.domain.columns import has_state
 from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
-from hpcdash.domain.job_ids import holds_many, joined_tasks, parse_array_id, with_tasks
+from hpcdash.domain.job_ids import holds_many, parse_array_id, with_tasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import (
     AccountingUnavailable,
