@@ -73,18 +73,20 @@ class CheckpointPlan(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The plan as `a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37 % of its time`."""
+        """`a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37 % of its time`"""
         pace = (
-            f"a save every {_format_rounded(self.interval_seconds)}, taking {_format_rounded(self.save_seconds)} "
+            f"a save every {_rounded(self.interval_seconds)}, taking {_rounded(self.save_seconds)} "
             "each"
         )
         if not self.saves:
-            return f"{pace}: no saves in {_format_rounded(self.days * DAY)}"
-        lost = f"{_format_rounded(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f}% of its time"
+            return f"{pace}: no saves in {_rounded(self.days * DAY)}"
+        lost = (
+            f"{_rounded(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f}% of its time"
+        )
         return f"{pace}: {self.saves} save{'s' if self.saves > 1 else ''}, {lost}"
 
 
-def _format_rounded(seconds: float) -> str:
+def _rounded(seconds: float) -> str:
     """Format `40 s`, `1.5 h`, `90 d`: three digits, in hours up to two days."""
     for size, unit, least in ((DAY, "d", 2 * DAY), (HOUR, "h", HOUR), (MINUTE, "min", MINUTE)):
         if seconds >= least:

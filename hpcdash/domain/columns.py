@@ -134,7 +134,7 @@ def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
 def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
     """Return the row numbers in the order of a column, stable, nulls last either way.
 
-    `id` is sorted by number and task, states from running to ended, text without regard to case and,
+    `id` goes by number and task, states from running to ended, text without regard to case and,
     while there are no more than MAX_NATURAL_NAMES distinct values, with its numbers as numbers
     (`n9` before `n10`). Raises KeyError when the table has no such column.
     """

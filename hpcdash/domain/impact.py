@@ -331,24 +331,23 @@ def describe_impact(
     from at each start, by a row's id.
     """
     if verb == "requeue" and checkpoints:
-        resumed = [row for row in rows if str(row["id"]) in checkpoints]
-        others = [row for row in rows if str(row["id"]) not in checkpoints]
-        return (*_describe_resumption(resumed, checkpoints), *describe_impact(verb, others))
+        by_folder: dict[str | None, list[Row]] = {}
+        for row in rows:
+            by_folder.setdefault(checkpoints.get(str(row["id"])), []).append(row)
+        others = by_folder.pop(None, [])
+        resumptions: list[str] = []
+        for folder, members in by_folder.items():
+            source = f"from the newest complete checkpoint in {folder}"
+            if rerun := _RERUN.sentence(members):
+                resumptions.append(f"{rerun}, {source}")
+            if resumption := _RESUMPTION.sentence(members):
+                resumptions.append(f"{resumption} {source}; work since then is lost")
+        return (*resumptions, *describe_impact(verb, others))
     sentences = [effect.sentence(rows) for effect in _EFFECTS.get(verb, ())]
     if verb in _SAVED_IF:
         active = [row for row in rows if row["state"] in ACTIVE]
         sentences.insert(0, _format_loss(active, *_SAVED_IF[verb]))
     return tuple(filter(None, sentences))
-
-
-def _describe_resumption(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[str]:
-    for folder in dict.fromkeys(checkpoints[str(row["id"])] for row in rows):
-        members = [row for row in rows if checkpoints[str(row["id"])] == folder]
-        source = f"from the newest complete checkpoint in {folder}"
-        if rerun := _RERUN.sentence(members):
-            yield f"{rerun}, {source}"
-        if resumption := _RESUMPTION.sentence(members):
-            yield f"{resumption} {source}; work since then is lost"
 
 
 def _format_loss(active: Sequence[Row], singular: str, plural: str) -> str:

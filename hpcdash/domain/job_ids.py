@@ -214,7 +214,10 @@ def covers(requested: JobId, other: JobId) -> bool:
     """Whether an ID includes another or a part of it: 12 covers 12_3 and 12+1, 12_[3-5] covers
     12_[5-9].
     """
-    if requested.number != other.number or not _same_server(requested.server, other.server):
+    # A server may be missing, or lack its domain.
+    shorter, longer = sorted((requested.server, other.server), key=len)
+    is_same_server = shorter in ("", longer) or longer.startswith(f"{shorter}.")
+    if requested.number != other.number or not is_same_server:
         return False
     if requested.cluster and other.cluster and requested.cluster != other.cluster:
         return False
@@ -223,12 +226,6 @@ def covers(requested: JobId, other: JobId) -> bool:
     if requested.tasks is None:
         return True
     return other.tasks is not None and requested.tasks.overlaps(other.tasks)
-
-
-def _same_server(first: str, second: str) -> bool:
-    """Whether two names may be the same server's: one is missing or may lack its domain."""
-    shorter, longer = sorted((first, second), key=len)
-    return shorter in ("", longer) or longer.startswith(f"{shorter}.")
 
 
 def parse_array_id(job_id: str) -> str:
@@ -268,7 +265,7 @@ def is_task(job_id: str) -> bool:
 
 
 def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
-    """Return the ID of some tasks of an array, in the notation of the array's ID; raises BadJobId."""
+    """Return the ID of tasks of an array, in the notation of the array's ID; raises BadJobId."""
     return str(replace(parse_job_id(array_id), tasks=replace(tasks, throttle=None)))
 
 
@@ -297,6 +294,6 @@ def parse_server(job_id: str) -> str:
 
 
 def parse_job_number(job_id: str) -> str:
-    """Return the digits that a row's ID starts with; '' for none, or for more than a scheduler uses."""
+    """Return the digits at the start of a row's ID; '' for none or for too many."""
     found = _NUMBER.match(job_id)
     return found[0] if found else ""

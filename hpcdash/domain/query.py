@@ -242,16 +242,165 @@ def filter_keys(schema: pa.Schema) -> dict[str, str]:
     return keys
 
 
-class Comparisons:
-    """Parser of the comparisons in a filter's text; `schema` is the table's."""
+def _id_patterns(value: Value) -> tuple[Pattern, ...]:
+    """Return the patterns of a job ID.
 
-    def __init__(self, text: QueryText, schema: pa.Schema, zone: tzinfo) -> None:
-        self.text = text
+    Without a server it stands for any PBS server, and a number for its tasks and components too.
+    """
+    if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
+        return (value.pattern,)
+    parts = () if "[" in value.text else (Pattern(f"{value.text}{sign}*", True) for sign in "_[+")
+    return (value.pattern, Pattern(f"{value.text}.*", True), *parts)
+
+
+def _state_pattern(value: Value) -> Pattern:
+    """Return the pattern of a state, or of those with a beginning: `comp` is completing and
+    completed.
+    """
+    if value.is_none or value.is_quoted or value.text.lower() in _STATES:
+        return value.pattern
+    return Pattern(value.text.rstrip("*") + "*", True)
+
+
+class Filter(Struct, frozen=True):
+    """A parsed filter, for any number of tables."""
+
+    expression: str
+    condition: FilterCondition
+
+    @property
+    def matches_all(self) -> bool:
+        return isinstance(self.condition, Everything)
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        """Return a boolean per row, without nulls; `2h ago` counts from `now_epoch` (seconds)."""
+        return self.condition.mask(table, now_epoch)
+
+
+def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
+    """Parse a filter for tables of a schema of domain.schema; an empty filter matches every row.
+
+    `zone` is the time zone of `today` and `10:30`. Raises only QueryError, with the offset of the
+    bad token.
+    """
+    if len(expression) > MAX_LENGTH:
+        raise QueryError(f"a filter has at most {MAX_LENGTH} characters", expression[:60] + "…", 0)
+    return Filter(expression, _Parser(without_surrogates(expression), schema, zone).parse())
+
+
+def apply(table: pa.Table, requested: Filter, now_epoch: float) -> pa.Table:
+    """Return the rows that a filter matches, in their order."""
+    return table if requested.matches_all else table.filter(requested.mask(table, now_epoch))
+
+
+def count_unknown_gpus(table: pa.Table, requested: Filter, now_epoch: float) -> int:
+    """Count the rows with unknown GPUs that a filter on GPUs could match; 0 for other filters."""
+    loose = _any_gpus(requested.condition)
+    if loose == requested.condition or not table["gpus"].null_count:
+        return 0
+    could_match = pc.and_(loose.mask(table, now_epoch), pc.is_null(as_array(table["gpus"])))
+    return int(pc.sum(could_match).as_py() or 0)
+
+
+def format_unknown_gpus(count: int) -> str:
+    """Format `GPUs of 3 rows unknown`; '' for none."""
+    return f"GPUs of {counted(count, 'row')} unknown" if count else ""
+
+
+def _any_gpus(condition: FilterCondition) -> FilterCondition:
+    """Return the condition with its comparisons of GPUs replaced by Everything."""
+    match condition:
+        case NumberCompares(column="gpus") | NumberIs(column="gpus"):
+            return Everything()
+        case Not(part):
+            loose = _any_gpus(part)
+            return loose if isinstance(loose, Everything) else Not(loose)
+        case All(parts) | Either(parts):
+            return type(condition)(tuple(map(_any_gpus, parts)))
+    return condition
+
+
+class _Parser:
+    """Parser of one expression: its words, comparisons and parentheses."""
+
+    def __init__(self, expression: str, schema: pa.Schema, zone: tzinfo) -> None:
+        self.text = QueryText(expression)
         self.schema = schema
         self.zone = zone
         self.keys = filter_keys(schema)
+        names = schema.names
+        by_column = {"id": _JOB_WORD_COLUMNS, "features": _NODE_WORD_COLUMNS, "name": ("name",)}
+        columns = next((columns for key, columns in by_column.items() if key in names), ())
+        self.word_columns = tuple(name for name in columns if name in names)
 
-    def read(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
+    def parse(self) -> FilterCondition:
+        self.text.skip_space()
+        if self.text.is_at_end():
+            return Everything()
+        condition = self._either(0)
+        if not self.text.is_at_end():
+            raise self.text.error("unmatched closing parenthesis", self.text.at)
+        return condition
+
+    def _either(self, depth: int) -> FilterCondition:
+        if depth > MAX_DEPTH:
+            raise self.text.error(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
+        parts = [self._all(depth)]
+        while self.text.skip_keyword("or"):
+            parts.append(self._all(depth))
+        return parts[0] if len(parts) == 1 else Either(tuple(parts))
+
+    def _all(self, depth: int) -> FilterCondition:
+        parts = [self._negatable(depth)]
+        while self.text.skip_keyword("and") or not self._is_group_end():
+            parts.append(self._negatable(depth))
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def _is_group_end(self) -> bool:
+        return self.text.is_at_end() or self.text.peek() == ")" or self.text.is_at_keyword("or")
+
+    def _negatable(self, depth: int) -> FilterCondition:
+        is_negated = False
+        while self.text.skip_not():
+            is_negated = not is_negated
+        start = self.text.at
+        if self.text.is_at_end():
+            raise self.text.error("missing condition here", start)
+        if self._is_group_end() or self.text.is_at_keyword("and"):
+            raise self.text.error("missing condition before this", start)
+        if self.text.peek() == "(":
+            self.text.at += 1
+            self.text.skip_space()
+            condition = self._either(depth + 1)
+            if self.text.is_at_end():
+                raise self.text.error("unclosed parenthesis", start)
+            self.text.at += 1
+        else:
+            condition = self._term()
+        self.text.skip_space()
+        return Not(condition) if is_negated else condition
+
+    def _term(self) -> FilterCondition:
+        start = self.text.at
+        if self.text.peek() == '"':
+            return HasWord(self.word_columns, Pattern(self.text.quoted_text()))
+        if _OPERATOR.match(self.text.expression, start):
+            raise self.text.error("a column is missing before this", start)
+        key = _KEY.match(self.text.expression, start)
+        if key is not None:
+            detached = _DETACHED_OPERATOR.match(self.text.expression, key.end())
+            operator = _OPERATOR.match(
+                self.text.expression, detached.start(1) if detached else key.end()
+            )
+            if operator is not None:
+                return self._comparison(key[0], operator[0], start, operator.end())
+        word = _WORD.match(self.text.expression, start)
+        if word is None:
+            raise self.text.error("missing condition here", start)
+        self.text.at = word.end()
+        return HasWord(self.word_columns, Pattern(word[0], "*" in word[0]))
+
+    def _comparison(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
         """Parse the values after a key and its operator.
 
         `start` is the position of the key, `value_at` that of the operator's end.
@@ -355,163 +504,6 @@ class Comparisons:
         except ValueError as error:
             raise self.text.error(str(error), value.position) from None
         return value.text
-
-
-def _id_patterns(value: Value) -> tuple[Pattern, ...]:
-    """Return the patterns of a job ID.
-
-    Without a server it stands for any PBS server, and a number for its tasks and components too.
-    """
-    if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
-        return (value.pattern,)
-    parts = () if "[" in value.text else (Pattern(f"{value.text}{sign}*", True) for sign in "_[+")
-    return (value.pattern, Pattern(f"{value.text}.*", True), *parts)
-
-
-def _state_pattern(value: Value) -> Pattern:
-    """Return the pattern of a state, or of those with a beginning: `comp` is completing and
-    completed.
-    """
-    if value.is_none or value.is_quoted or value.text.lower() in _STATES:
-        return value.pattern
-    return Pattern(value.text.rstrip("*") + "*", True)
-
-
-class Filter(Struct, frozen=True):
-    """A parsed filter, for any number of tables."""
-
-    expression: str
-    condition: FilterCondition
-
-    @property
-    def matches_all(self) -> bool:
-        return isinstance(self.condition, Everything)
-
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        """Return a boolean per row, without nulls; `2h ago` counts from `now_epoch` (seconds)."""
-        return self.condition.mask(table, now_epoch)
-
-
-def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
-    """Parse a filter for tables of a schema of domain.schema; an empty filter matches every row.
-
-    `zone` is the time zone of `today` and `10:30`. Raises only QueryError, with the offset of the
-    bad token.
-    """
-    if len(expression) > MAX_LENGTH:
-        raise QueryError(f"a filter has at most {MAX_LENGTH} characters", expression[:60] + "…", 0)
-    return Filter(expression, _Reader(without_surrogates(expression), schema, zone).read())
-
-
-def apply(table: pa.Table, requested: Filter, now_epoch: float) -> pa.Table:
-    """Return the rows that a filter matches, in their order."""
-    return table if requested.matches_all else table.filter(requested.mask(table, now_epoch))
-
-
-def count_unknown_gpus(table: pa.Table, requested: Filter, now_epoch: float) -> int:
-    """Count the rows with unknown GPUs that a filter on GPUs could match; 0 for other filters."""
-    loose = _any_gpus(requested.condition)
-    if loose == requested.condition or not table["gpus"].null_count:
-        return 0
-    could_match = pc.and_(loose.mask(table, now_epoch), pc.is_null(as_array(table["gpus"])))
-    return int(pc.sum(could_match).as_py() or 0)
-
-
-def format_unknown_gpus(count: int) -> str:
-    """Format `GPUs of 3 rows unknown`; '' for none."""
-    return f"GPUs of {counted(count, 'row')} unknown" if count else ""
-
-
-def _any_gpus(condition: FilterCondition) -> FilterCondition:
-    """Return the condition with its comparisons of GPUs replaced by Everything."""
-    match condition:
-        case NumberCompares(column="gpus") | NumberIs(column="gpus"):
-            return Everything()
-        case Not(part):
-            loose = _any_gpus(part)
-            return loose if isinstance(loose, Everything) else Not(loose)
-        case All(parts) | Either(parts):
-            return type(condition)(tuple(map(_any_gpus, parts)))
-    return condition
-
-
-class _Reader:
-    """Parser of one expression: its words, comparisons and parentheses."""
-
-    def __init__(self, expression: str, schema: pa.Schema, zone: tzinfo) -> None:
-        self.text = QueryText(expression)
-        self.comparisons = Comparisons(self.text, schema, zone)
-        names = schema.names
-        by_column = {"id": _JOB_WORD_COLUMNS, "features": _NODE_WORD_COLUMNS, "name": ("name",)}
-        columns = next((columns for key, columns in by_column.items() if key in names), ())
-        self.word_columns = tuple(name for name in columns if name in names)
-
-    def read(self) -> FilterCondition:
-        self.text.skip_space()
-        if self.text.is_at_end():
-            return Everything()
-        condition = self._either(0)
-        if not self.text.is_at_end():
-            raise self.text.error("unmatched closing parenthesis", self.text.at)
-        return condition
-
-    def _either(self, depth: int) -> FilterCondition:
-        if depth > MAX_DEPTH:
-            raise self.text.error(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
-        parts = [self._all(depth)]
-        while self.text.skip_keyword("or"):
-            parts.append(self._all(depth))
-        return parts[0] if len(parts) == 1 else Either(tuple(parts))
-
-    def _all(self, depth: int) -> FilterCondition:
-        parts = [self._negatable(depth)]
-        while self.text.skip_keyword("and") or not self._is_group_end():
-            parts.append(self._negatable(depth))
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
-
-    def _is_group_end(self) -> bool:
-        return self.text.is_at_end() or self.text.peek() == ")" or self.text.is_at_keyword("or")
-
-    def _negatable(self, depth: int) -> FilterCondition:
-        is_negated = False
-        while self.text.skip_not():
-            is_negated = not is_negated
-        start = self.text.at
-        if self.text.is_at_end():
-            raise self.text.error("missing condition here", start)
-        if self._is_group_end() or self.text.is_at_keyword("and"):
-            raise self.text.error("missing condition before this", start)
-        if self.text.peek() == "(":
-            self.text.at += 1
-            self.text.skip_space()
-            condition = self._either(depth + 1)
-            if self.text.is_at_end():
-                raise self.text.error("unclosed parenthesis", start)
-            self.text.at += 1
-        else:
-            condition = self._term()
-        self.text.skip_space()
-        return Not(condition) if is_negated else condition
-
-    def _term(self) -> FilterCondition:
-        start = self.text.at
-        if self.text.peek() == '"':
-            return HasWord(self.word_columns, Pattern(self.text.quoted_text()))
-        if _OPERATOR.match(self.text.expression, start):
-            raise self.text.error("a column is missing before this", start)
-        key = _KEY.match(self.text.expression, start)
-        if key is not None:
-            detached = _DETACHED_OPERATOR.match(self.text.expression, key.end())
-            operator = _OPERATOR.match(
-                self.text.expression, detached.start(1) if detached else key.end()
-            )
-            if operator is not None:
-                return self.comparisons.read(key[0], operator[0], start, operator.end())
-        word = _WORD.match(self.text.expression, start)
-        if word is None:
-            raise self.text.error("missing condition here", start)
-        self.text.at = word.end()
-        return HasWord(self.word_columns, Pattern(word[0], "*" in word[0]))
 
 
 def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:

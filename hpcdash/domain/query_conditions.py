@@ -44,7 +44,7 @@ class FilterCondition(Protocol):
 
 
 class Pattern(Struct, frozen=True):
-    """Text to compare with, without regard to case; None is null; in a glob each `*` is any text."""
+    """Text to compare with, in any case; None is null; in a glob each `*` is any text."""
 
     text: str | None
     is_glob: bool = False

@@ -85,20 +85,17 @@ SHARES = arrow_schema(tables.SHARES)
 LIMITS = arrow_schema(tables.LIMITS)
 RESERVATIONS = arrow_schema(tables.RESERVATIONS)
 
-
-def _fields(schema: pa.Schema, *names: str) -> list[pa.Field]:
-    return [schema.field(name) for name in names]
-
-
 # One row per run of a job: a requeued job has several. Names are those of JOBS for the same values.
 RUNS = pa.schema(
     [
-        *_fields(JOBS, "id", "array_id", "array_task", "name", "user", "account", "queue", "qos"),
-        *_fields(JOBS, "state", "native_state", "nodes", "cpus", "gpus", "memory_bytes"),
-        *_fields(JOBS, "elapsed_seconds", "limit_seconds", "priority"),
-        *_fields(JOBS, "submitted_at", "eligible_at", "started_at", "ends_at"),
+        *map(
+            JOBS.field, ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")
+        ),
+        *map(JOBS.field, ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")),
+        *map(JOBS.field, ("elapsed_seconds", "limit_seconds", "priority")),
+        *map(JOBS.field, ("submitted_at", "eligible_at", "started_at", "ends_at")),
         ("suspended_seconds", COUNT),
-        *_fields(JOBS, "node_list", "work_dir", "exit_code", "exit_signal"),
+        *map(JOBS.field, ("node_list", "work_dir", "exit_code", "exit_signal")),
         # Summed over all processes of all steps.
         ("cpu_seconds_used", pa.float64()),
         # The sum of the tasks' peaks in the step with the largest sum.
@@ -110,7 +107,7 @@ RUNS = pa.schema(
         ("usage_source", WORD),
         # 1 for a job's first run, as far back as the query goes.
         ("run", COUNT),
-        *_fields(JOBS, "_number", "_task", "_tasks"),
+        *map(JOBS.field, ("_number", "_task", "_tasks")),
         # The largest peak of a task.
         ("_task_memory_peak_bytes", COUNT),
         # The unchanged notes of a site's programs on the run; mostly null.
@@ -125,11 +122,11 @@ STEPS = pa.schema(
     [
         ("id", TEXT),
         ("name", TEXT),
-        *_fields(JOBS, "state", "native_state", "nodes", "cpus"),
+        *map(JOBS.field, ("state", "native_state", "nodes", "cpus")),
         ("tasks", COUNT),
-        *_fields(JOBS, "elapsed_seconds", "started_at", "ends_at", "node_list"),
-        *_fields(JOBS, "exit_code", "exit_signal"),
-        *_fields(RUNS, "cpu_seconds_used", "memory_peak_bytes"),
+        *map(JOBS.field, ("elapsed_seconds", "started_at", "ends_at", "node_list")),
+        *map(JOBS.field, ("exit_code", "exit_signal")),
+        *map(RUNS.field, ("cpu_seconds_used", "memory_peak_bytes")),
     ]
 )
 

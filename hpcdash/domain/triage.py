@@ -182,7 +182,7 @@ def node_names(node_list: str | None) -> tuple[str, ...]:
 
 
 def normalised(line: str) -> str:
-    """Replace the numbers, addresses and times in a line, so that lines of other tasks are equal."""
+    """Replace numbers, addresses and times in a line, so that it equals that of other tasks."""
     line = line[:_MAX_COMPARED_LENGTH]
     for pattern, sign in ((_UUID, "‹id›"), (_TIME, "‹time›"), (_HEX, "‹hex›"), (_NUMBER, "#")):
         line = pattern.sub(sign, line)

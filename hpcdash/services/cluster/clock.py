@@ -59,7 +59,7 @@ class ClusterClock:
         return self.now() - self._wall()
 
     def adjust(self, whole_seconds: float, queried_at: float, answered_at: float) -> None:
-        """Adjust to the whole seconds that the cluster's clock showed between two times of `now`."""
+        """Adjust to the whole seconds of the cluster's clock between two times of `now`."""
         least_ahead = whole_seconds - answered_at
         most_ahead = whole_seconds + 1 - queried_at
         if least_ahead > _TOLERATED_SECONDS or most_ahead < -_TOLERATED_SECONDS:

@@ -30,7 +30,12 @@ def with_job_counts(kind: Kind, table: pa.Table, jobs: pa.Table) -> pa.Table:
     names = table["name"].to_pylist()
     active = jobs.filter(has_state(jobs, ACTIVE))
     if kind is Kind.NODES:
-        counted = _named_counts(_node_counts(active), names)
+        node_counts: Counter[str] = Counter()
+        for entry in pc.value_counts(active["node_list"]).to_pylist():
+            with contextlib.suppress(ValueError):
+                for name in expand(entry["values"] or "", limit=_MAX_JOB_NODES):
+                    node_counts[name] += entry["counts"]
+        counted = _named_counts(node_counts, names)
         return with_columns(table, {"jobs": pc.coalesce(as_array(table["jobs"]), counted)})
     counts = {
         "jobs_running": _queue_counts(active),
@@ -88,15 +93,6 @@ def _with_reasons(jobs: pa.Table, reasons: pa.Array) -> pa.Table:
 
 def _named_counts(counts: Counter[str], names: list[str]) -> pa.Array:
     return pa.array([counts[name] for name in names], pa.int64())
-
-
-def _node_counts(jobs: pa.Table) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for entry in pc.value_counts(jobs["node_list"]).to_pylist():
-        with contextlib.suppress(ValueError):
-            for name in expand(entry["values"] or "", limit=_MAX_JOB_NODES):
-                counts[name] += entry["counts"]
-    return counts
 
 
 def _queue_counts(jobs: pa.Table) -> Counter[str]:

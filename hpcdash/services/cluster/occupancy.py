@@ -33,7 +33,9 @@ class NodeSlots(Struct, frozen=True):
     """Slots of a node; `used` is None if unreported.
 
     `own` are those of one's own jobs. They count as used, as the list of jobs may be newer than
-    that of nodes. Unused slots of a node that `is_unavailable` (down, drained or draining) start no job.
+    that of nodes.
+
+    Unused slots of a node that `is_unavailable` (down, drained or draining) start no job.
     """
 
     name: str

@@ -269,9 +269,13 @@ class Poller:
             return
         schedule.failures += 1
         schedule.jitter = random.random()
-        schedule.retry_seconds = (
-            self._line_retry_seconds(schedule) if isinstance(error, ConnectionFailed) else None
-        )
+        schedule.retry_seconds = None
+        if isinstance(error, ConnectionFailed):
+            retry_at = self.store.transport.health.retry_at
+            if retry_at is not None:
+                schedule.retry_seconds = max(0.0, retry_at - time.time())
+            elif schedule.failures == 1:
+                schedule.retry_seconds = 0.0
         if isinstance(error, CommandTimedOut):
             # Without an answer the controller may still be at it.
             schedule.took_seconds = (
@@ -281,13 +285,6 @@ class Poller:
             )
         if isinstance(error, NEEDS_A_PERSON):
             self.waiting_for_person = error
-
-    def _line_retry_seconds(self, schedule: _Schedule) -> float | None:
-        """Return the seconds to wait for the line: the transport's, else 0 after one failure."""
-        retry_at = self.store.transport.health.retry_at
-        if retry_at is not None:
-            return max(0.0, retry_at - time.time())
-        return 0.0 if schedule.failures == 1 else None
 
     async def _poll_one(self, kind: Kind) -> None:
         schedule = self._schedules[kind]

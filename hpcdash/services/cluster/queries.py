@@ -81,16 +81,16 @@ class QueryRunner:
 
         Raises RateLimited at `times` the ceiling on commands per minute.
         """
-        return await self.with_login_environment(lambda: self._run_anywhere(query, times))
 
-    async def _run_anywhere(self, query: Query[T], times: int) -> T:
-        """Run a query like `run_unchanged`, but retry a missing command in the probe's folder."""
-        try:
+        async def attempt() -> T:
+            try:
+                return await self.run_unchanged(query, times=times)
+            except CommandMissing:
+                if not await self._is_elsewhere(times):
+                    raise
             return await self.run_unchanged(query, times=times)
-        except CommandMissing:
-            if not await self._is_elsewhere(times):
-                raise
-        return await self.run_unchanged(query, times=times)
+
+        return await self.with_login_environment(attempt)
 
     async def _is_elsewhere(self, times: int) -> bool:
         """Whether the probe, run once, finds the commands in a folder beside the PATH.

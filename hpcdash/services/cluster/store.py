@@ -190,7 +190,7 @@ class ClusterStore:
 
     @property
     def misses_short_jobs(self) -> bool:
-        """Whether a job may start and end unseen, as the cluster forgets ended jobs between polls."""
+        """Whether a job may start and end unseen, as ended jobs are forgotten between polls."""
         stored = self.probe.ended_kept_seconds if self.probe else None
         return stored is not None and self._departures.poll_seconds > stored
 
@@ -244,7 +244,7 @@ class ClusterStore:
     # -- tables of the last run
 
     def load_cached(self, kinds: Sequence[Kind] = tuple(Kind)) -> None:
-        """Load the last run's snapshots, until there are newer ones; each file is read once at most."""
+        """Load the last run's snapshots where there are no newer ones; read each file once."""
         if self._cache is None:
             return
         for kind in kinds:
@@ -436,7 +436,11 @@ class ClusterStore:
             self.node_events.extend(
                 NodeEvent(taken_at, row["name"], row["state"], row["reason"] or "") for row in lost
             )
-        self._clear_errors(kind)
+        # The answer also shows that the line is good.
+        self.connection_error = None
+        for other, error in list(self.errors.items()):
+            if other is kind or isinstance(error, UnreachableError):
+                del self.errors[other]
         self.snapshots[kind] = snapshot
         self._notify(Changed(kind, events))
         if kind is Kind.EVERYONE:
@@ -481,7 +485,7 @@ class ClusterStore:
         return parsed
 
     def _mine_before(self) -> pa.Table | None:
-        """Return the list of one's own jobs to compare with; of the last run's, the present user's."""
+        """Return the last list of one's own jobs; of a cached list, those of the present user."""
         before = self.snapshots.get(Kind.MINE)
         if before is None:
             return None
@@ -489,15 +493,8 @@ class ClusterStore:
             return before.table
         return before.table.filter(pc.equal(before.table["user"].cast(pa.string()), self.user))
 
-    def _clear_errors(self, kind: Kind) -> None:
-        """Clear the errors of a kind that was answered, and those of the line."""
-        self.connection_error = None
-        for other in list(self.errors):
-            if other is kind or isinstance(self.errors[other], UnreachableError):
-                del self.errors[other]
-
     async def _join(self, snapshot: Snapshot) -> Snapshot:
-        """Add the job counts of everyone's queue, but not of the last run's, to nodes and queues."""
+        """Add the job counts of everyone's queue, unless it is cached, to nodes and queues."""
         everyone = self.snapshots.get(Kind.EVERYONE)
         own = self._unjoined.get(snapshot.kind)
         if own is None or everyone is None or everyone.cached:

@@ -21,7 +21,7 @@ _LARGEST_BYTES = 4_000_000
 
 
 class Templates:
-    """Templates in a folder, in files of mode 0600: NAME.toml (a REQUEST.toml) or NAME.sh (a script).
+    """Templates in files of a folder, mode 0600: NAME.toml (a REQUEST.toml) or NAME.sh (a script).
 
     Bytes of a script that are not UTF-8 are lone surrogates, as in backends.base.Script.
     """
