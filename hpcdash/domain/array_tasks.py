@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import pairwise
+from operator import attrgetter
 
 # Slurm's MaxArraySize is at most 4 000 001.
 MAX_TASKS = 4_000_001
@@ -20,11 +21,12 @@ _CUT_ITEM = re.compile(
 )
 _CUT = ("...", "…")
 # Overlapping ranges with steps are checked task by task.
-_MAX_LOOKED_AT = 100_000
+_MAX_CHECKED = 100_000
 _SHOWN_LETTERS = 60
-# So many tasks are divided into the fewest ranges; of more than the other number only runs are
-# found.
-_MAX_TRIED, _MAX_COMPARED = 10, 1000
+# Up to this many tasks are divided into the fewest ranges.
+_MAX_TRIED = 10
+# Of more than this many tasks only runs without steps are found.
+_MAX_COMPARED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class ArrayTasks:
 
 
 def parse_tasks(text: str) -> ArrayTasks:
-    """Reads `3-10%1`, `1,3,5-7`, `0-15:4`, `[4-10%2]`, `1-3,...`; each task counts once.
+    """Parse `3-10%1`, `1,3,5-7`, `0-15:4`, `[4-10%2]`, `1-3,...`; each task counts once.
 
     A list that ends in `...` or lost its bracket is incomplete; the last number before a lost
     bracket may have lost digits and is left out. Raises ValueError naming the text.
@@ -87,6 +89,37 @@ def parse_tasks(text: str) -> ArrayTasks:
     )
 
 
+def read_tasks(text: str | None) -> ArrayTasks | None:
+    """Parse the tasks in a job's row; None for a text that is not a list of tasks."""
+    try:
+        return parse_tasks(text or "")
+    except ValueError:
+        return None
+
+
+def read_all_tasks(text: str | None) -> ArrayTasks | None:
+    """Parse the tasks in a job's row; None if some or all of them are unknown."""
+    tasks = read_tasks(text)
+    return None if tasks is None or tasks.is_incomplete else tasks
+
+
+def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
+    """Return tasks as few ranges, in order, each once; None if there are none."""
+    ranges: list[range] = []
+    for task in sorted(set(tasks)):
+        if ranges and ranges[-1].stop == task:
+            ranges[-1] = range(ranges[-1].start, task + 1)
+        else:
+            ranges.append(range(task, task + 1))
+    return ArrayTasks(tuple(ranges)) if ranges else None
+
+
+def shared_tasks(first: ArrayTasks, second: ArrayTasks) -> ArrayTasks | None:
+    """Return the tasks in both, in order, each once; None if there are none."""
+    shorter, longer = sorted((first, second), key=attrgetter("count"))
+    return joined_tasks(task for task in shorter if longer.contains(task))
+
+
 def stepped_ranges(tasks: Iterable[int]) -> tuple[range, ...]:
     """Tasks as few ranges with steps, each task in one of them: 3-12:3 and 4 for 3,4,6,9,12.
 
@@ -94,17 +127,17 @@ def stepped_ranges(tasks: Iterable[int]) -> tuple[range, ...]:
     """
     left = sorted(set(tasks))
     if len(left) <= _MAX_TRIED:
-        return tuple(sorted(_fewest_ranges(tuple(left)), key=lambda one: one.start))
+        return tuple(sorted(_fewest_ranges(tuple(left)), key=attrgetter("start")))
     found = _longest_first(left) if len(left) <= _MAX_COMPARED else []
     left = sorted(set(left).difference(*found))
     if not found:
-        runs = [run for run in _runs(left) if len(run) > 2]
-        found = runs
-        left = sorted(set(left).difference(*runs))
+        runs = joined_tasks(left)
+        found = [run for run in runs.ranges if len(run) > 2] if runs else []
+        left = sorted(set(left).difference(*found))
     # Any two are a range.
     pairs = [left[at : at + 2] for at in range(0, len(left), 2)]
     found += [range(pair[0], pair[-1] + 1, max(1, pair[-1] - pair[0])) for pair in pairs]
-    return tuple(sorted(found, key=lambda one: one.start))
+    return tuple(sorted(found, key=attrgetter("start")))
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +165,7 @@ def _fewest_ranges(tasks: tuple[int, ...]) -> tuple[range, ...]:
 
 
 def _longest_first(tasks: Sequence[int]) -> list[range]:
-    """Ranges of three tasks and more, none in two of them, the longest of what is left first."""
+    """Find disjoint ranges of three or more tasks, always the longest of the remaining tasks."""
     left = set(tasks)
     heap = []
     for at, first in enumerate(tasks):
@@ -160,7 +193,7 @@ def _longest_first(tasks: Sequence[int]) -> list[range]:
 
 
 def _pieces(whole: range, left: Set[int]) -> list[range]:
-    """The parts of a range whose tasks are all left."""
+    """Return the parts of a range whose tasks all remain."""
     pieces: list[range] = []
     for task in whole:
         if task not in left:
@@ -170,10 +203,6 @@ def _pieces(whole: range, left: Set[int]) -> list[range]:
         else:
             pieces.append(range(task, task + 1, whole.step))
     return pieces
-
-
-def _runs(tasks: Sequence[int]) -> list[range]:
-    return _pieces(range(tasks[0], tasks[-1] + 1), set(tasks)) if tasks else []
 
 
 def _parse_item(item: str, text: str) -> range:
@@ -199,21 +228,17 @@ def _excerpt(text: str) -> str:
 
 
 def _distinct(ranges: list[range], text: str) -> tuple[range, ...]:
-    """The same ranges when no task is twice in them; else the tasks anew, in order."""
-    ordered = sorted(ranges, key=lambda tasks: tasks.start)
-    if all(
-        before[-1] < after[0]
-        for before, after in zip(ordered, islice(ordered, 1, None), strict=False)
-    ):
+    """Return the ranges if no task is in two of them; else ranges that are joined, in order."""
+    ordered = sorted(ranges, key=attrgetter("start"))
+    if all(before[-1] < after[0] for before, after in pairwise(ordered)):
         return tuple(ranges)
     stepped = [tasks for tasks in ordered if tasks.step > 1]
-    if sum(map(len, stepped)) > _MAX_LOOKED_AT:
+    if sum(map(len, stepped)) > _MAX_CHECKED:
         raise ValueError(f"{_excerpt(text)} lists tasks more than once")
     alone = [range(task, task + 1) for tasks in stepped for task in tasks]
     result: list[range] = []
-    for tasks in sorted(
-        [*(tasks for tasks in ordered if tasks.step == 1), *alone], key=lambda tasks: tasks.start
-    ):
+    plain = [tasks for tasks in ordered if tasks.step == 1]
+    for tasks in sorted([*plain, *alone], key=attrgetter("start")):
         if result and tasks.start <= result[-1].stop:
             result[-1] = range(result[-1].start, max(result[-1].stop, tasks.stop))
         else:
@@ -221,12 +246,11 @@ def _distinct(ranges: list[range], text: str) -> tuple[range, ...]:
     return tuple(result)
 
 
-def _meet(one: range, other: range) -> bool:
-    if len(other) < len(one):
-        one, other = other, one
-    if one.step == other.step == 1:
-        return max(one.start, other.start) < min(one.stop, other.stop)
-    return any(task in other for task in one)
+def _meet(first: range, second: range) -> bool:
+    if first.step == second.step == 1:
+        return max(first.start, second.start) < min(first.stop, second.stop)
+    shorter, longer = sorted((first, second), key=len)
+    return any(task in longer for task in shorter)
 
 
 def _shown(tasks: range) -> str:

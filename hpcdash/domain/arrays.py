@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
@@ -10,16 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.domain.array_tasks import MAX_TASKS as MAX_TASKS
-from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
-from hpcdash.domain.array_tasks import parse_tasks as parse_tasks
+from hpcdash.domain.array_tasks import joined_tasks, read_tasks
 from hpcdash.domain.columns import (
     STATE_ORDER,
     as_array,
+    dictionary_text,
     digits,
     row_numbers,
     sort_order,
+    state_place,
     state_ranks,
+    where,
+    with_columns,
 )
 from hpcdash.domain.schema import TEXT
 from hpcdash.domain.states import ACTIVE, WAITING
@@ -36,7 +39,6 @@ _SMALLEST = frozenset({"submitted_at", "eligible_at", "started_at", "_expected_s
 _LARGEST = frozenset({"priority", "elapsed_seconds", "limit_seconds", "ends_at"})
 _RESOURCES = frozenset({"nodes", "cpus", "gpus", "memory_bytes"})
 _NULL = frozenset({"array_task", "node_list", "stdout_path", "stderr_path"})
-_ZERO = pa.scalar(0, pa.int64())
 Piece = tuple[str, str]
 _ROOM_FOR_LIST = 60
 
@@ -46,18 +48,18 @@ def fold(
     unfolded: frozenset[str] | None = frozenset(),
     sort: tuple[str, bool] | None = None,
 ) -> pa.Table:
-    """Rows of domain.schema.JOBS with the rows of one `array_id`, where there are two or more, as
-    one summary.
+    """Fold two or more rows of an `array_id` of domain.schema.JOBS into one summary.
 
-    A summary stands where the first of its rows stood; with a `sort` (a column, and whether the
-    largest comes first) it stands by its own value. With its `array_id` in `unfolded` (None: every
-    one) its rows follow it, in the same order. Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED,
+    A summary takes the place of the first of its rows or, with a `sort` (a column, and whether it
+    is descending), the place of its own value. If its `array_id` is in `unfolded` (None: all are),
+    its rows follow it, in the same order. Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED,
     FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary (`2 running · 8 pending`, in tasks) and
     `_row_id`: the id, or `12[]` for the summary of array 12.
 
     A summary has the state of its most alive row, the resources of its active rows together (of its
-    first row when none is active), its earliest submission and start, and what all of its rows
-    share. While any is active, it has run for as long as the one that ends last, and ends with it.
+    first row if none is active), its earliest submission and start, and the values that all of its
+    rows share. While any row is active, the elapsed time and the end are those of the row that ends
+    last.
     """
     table = table.unify_dictionaries().combine_chunks()
     array_ids = as_array(table["array_id"])
@@ -70,6 +72,7 @@ def fold(
     if len(folded_groups) == 0:
         return _plain(_sorted(table, sort))
     is_grouped = pc.fill_null(pc.is_in(groups, value_set=folded_groups), False)
+    is_plain = pc.invert(is_grouped)
     numbers = row_numbers(table.num_rows)
     # Where each row stands: the inverse of its order.
     places = (
@@ -79,71 +82,64 @@ def fold(
     )
     rows = table.filter(is_grouped)
     row_groups = groups.filter(is_grouped)
-    row_places = places.filter(is_grouped)
-    summaries, summary_groups, summary_places = _summaries(rows, row_groups, row_places)
+    summaries, summary_groups, summary_places = _summaries(
+        rows, row_groups, places.filter(is_grouped)
+    )
     summary_ids = encoded.dictionary.take(summary_groups)
-    everything = pa.concat_tables([table, summaries]).unify_dictionaries()
-
+    summary_numbers = row_numbers(len(summary_ids))
     if unfolded is None:
         is_open = pa.repeat(pa.scalar(True), len(summary_ids))
     else:
         is_open = pc.is_in(summary_ids, value_set=pa.array(sorted(unfolded), TEXT))
+
     # Rows are only taken once, from the table with the summaries after it: a copy of 100 000 of
     # them is 25 MB.
-    plain = numbers.filter(pc.invert(is_grouped))
-    summed = pc.add(row_numbers(len(summary_ids)), table.num_rows)
-    tops = pa.concat_arrays([plain, summed])
-    anchors = pa.concat_arrays([places.take(plain), summary_places])
+    everything = pa.concat_tables([table, summaries]).unify_dictionaries()
+    plain = numbers.filter(is_plain)
+    summary_rows = pc.add(summary_numbers, table.num_rows)
+    anchors = pa.concat_arrays([places.filter(is_plain), summary_places])
     if sort is not None:
+        tops = pa.concat_arrays([plain, summary_rows])
         anchors = _sorted_anchors(everything, tops, anchors, sort)
     summary_anchors = anchors.slice(len(plain))
-    parts = [
-        _Part(plain, anchors.slice(0, len(plain)), pa.repeat(_ZERO, len(plain)), FOLD_PLAIN),
-        _Part(summed, summary_anchors, pa.repeat(_ZERO, len(summed)), FOLD_FOLDED),
-    ]
-    if pc.any(is_open).as_py():
-        is_child = pc.is_in(row_groups, value_set=summary_groups.filter(is_open))
-        parents = pc.index_in(row_groups.filter(is_child), value_set=summary_groups)
-        below = pc.add(row_places.filter(is_child), 1)
-        parts.append(
-            _Part(
-                numbers.filter(is_grouped).filter(is_child),
-                summary_anchors.take(parents),
-                below,
-                FOLD_CHILD,
-            )
-        )
-    by_place = pc.sort_indices(
-        pa.table(
-            {
-                "anchor": pa.concat_arrays([part.anchors for part in parts]),
-                "depth": pa.concat_arrays([part.depths for part in parts]),
-            }
-        ),
-        sort_keys=[("anchor", "ascending"), ("depth", "ascending")],
+    parents = pc.index_in(groups, value_set=summary_groups)
+    own_anchors = pc.replace_with_mask(places, is_plain, anchors.slice(0, len(plain)))
+    # A row stands at its own anchor, or below that of its summary.
+    listed = pa.table(
+        {
+            "row": numbers,
+            "anchor": pc.coalesce(summary_anchors.take(parents), own_anchors),
+            "depth": pc.if_else(is_plain, pa.scalar(0, places.type), pc.add(places, 1)),
+            "fold": pc.if_else(is_plain, _fold_scalar(FOLD_PLAIN), _fold_scalar(FOLD_CHILD)),
+            "summary": pa.nulls(len(numbers), summary_numbers.type),
+        }
+    ).filter(pc.coalesce(is_open.take(parents), is_plain))
+    top = pa.table(
+        {
+            "row": summary_rows,
+            "anchor": summary_anchors,
+            "depth": pa.repeat(pa.scalar(0, places.type), len(summary_rows)),
+            "fold": pc.if_else(is_open, _fold_scalar(FOLD_UNFOLDED), _fold_scalar(FOLD_FOLDED)),
+            "summary": summary_numbers,
+        }
     )
-    positions = pa.concat_arrays([part.positions for part in parts]).take(by_place)
-    kinds = pa.concat_arrays(
-        [pa.repeat(pa.scalar(part.kind, pa.int8()), len(part.positions)) for part in parts]
+    layout = pa.concat_tables([listed, top]).sort_by(
+        [("anchor", "ascending"), ("depth", "ascending")]
     )
-    taken = everything.take(positions).combine_chunks()
-    kinds = kinds.take(by_place)
-    # Which summary a row is, null for a row that is none.
-    summary_positions = pc.subtract(positions, table.num_rows)
-    summary_positions = pc.if_else(
-        pc.equal(kinds, FOLD_FOLDED), summary_positions, pa.scalar(None, summary_positions.type)
-    )
-    opened = pc.fill_null(is_open.take(summary_positions), False)
-    row_ids = pc.coalesce(
-        pc.binary_join_element_wise(summary_ids, "[]", "").take(summary_positions),
-        as_array(taken["id"]),
-    )
+    taken = everything.take(layout["row"]).combine_chunks()
+    summary = as_array(layout["summary"])
+    states = _format_states(rows, row_groups, summary_groups)
+    row_ids = pc.binary_join_element_wise(summary_ids, "[]", "").take(summary)
     return _with_fold(
         taken,
-        pc.if_else(opened, pa.scalar(FOLD_UNFOLDED, pa.int8()), kinds),
-        _format_states(rows, row_groups, summary_groups).take(summary_positions),
-        row_ids,
+        as_array(layout["fold"]),
+        states.take(summary),
+        pc.coalesce(row_ids, as_array(taken["id"])),
     )
+
+
+def _fold_scalar(fold_kind: int) -> pa.Scalar:
+    return pa.scalar(fold_kind, pa.int8())
 
 
 def _sorted(table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
@@ -167,23 +163,9 @@ def _sorted_anchors(
     return pc.array_sort_indices(in_turn.take(order)).cast(anchors.type)
 
 
-class _Part(Struct, frozen=True):
-    """Rows of the result of one kind: where they are taken from, whose place they stand at, and how
-    far below it.
-    """
-
-    positions: pa.Array
-    anchors: pa.Array
-    depths: pa.Array
-    kind: int
-
-
 def _plain(table: pa.Table) -> pa.Table:
-    count = table.num_rows
-    no_states = pa.nulls(count, TEXT)
-    return _with_fold(
-        table, pa.repeat(pa.scalar(FOLD_PLAIN, pa.int8()), count), no_states, table["id"]
-    )
+    kinds = pa.repeat(_fold_scalar(FOLD_PLAIN), table.num_rows)
+    return _with_fold(table, kinds, pa.nulls(table.num_rows, TEXT), table["id"])
 
 
 def _with_fold(
@@ -221,15 +203,13 @@ def _summaries(
         if name in {"id", "state", "_tasks"} or name in _NULL or name in _FIRST:
             continue
         if name in _RESOURCES:
-            columns[name] = pc.if_else(is_active, column, pa.scalar(None, column.type))
+            columns[name] = where(is_active, column)
             requested.append((name, "sum", at_least_one))
         elif name in _SMALLEST or name in _LARGEST:
             columns[name] = column
             requested.append((name, "min" if name in _SMALLEST else "max"))
         elif column.null_count < len(column):
-            if not pa.types.is_dictionary(column.type):
-                column = column.dictionary_encode()
-            columns[name] = column.indices
+            columns[name] = dictionary_text(column).indices
             requested += [(name, "min"), (name, "max")]
     grouped = (
         pa.table(columns)
@@ -292,15 +272,12 @@ def _own_reasons(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:
         pc.index_in(groups, value_set=as_array(least["group"]))
     )
     counts = pc.or_(pc.equal(ranks, group_states), pc.less(ranks, len(ACTIVE | WAITING)))
-    reasons = as_array(rows["reason"])
-    if pa.types.is_dictionary(reasons.type):
-        codes = pc.if_else(counts, reasons.indices, pa.scalar(None, reasons.indices.type))
-        stored = pa.DictionaryArray.from_arrays(codes, reasons.dictionary)
-    else:
-        stored = pc.if_else(counts, reasons, pa.scalar(None, reasons.type))
-    return rows.set_column(
-        rows.schema.get_field_index("reason"), rows.schema.field("reason"), stored
-    )
+    # if_else makes dictionaries that unify_dictionaries may crash on (pyarrow 26).
+    reasons = dictionary_text(rows["reason"])
+    own_reasons = pa.DictionaryArray.from_arrays(
+        where(counts, reasons.indices), reasons.dictionary
+    ).cast(rows.schema.field("reason").type)
+    return with_columns(rows, {"reason": own_reasons})
 
 
 def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array]) -> pa.Table:
@@ -336,16 +313,9 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
             columns[name] = result[f"{name}_max"]
         elif f"{name}_min" in result:
             codes = result[f"{name}_min"]
-            codes = pc.if_else(
-                pc.equal(codes, result[f"{name}_max"]), codes, pa.scalar(None, codes.type)
-            )
-            column = as_array(rows[name])
-            text = (
-                column.dictionary
-                if pa.types.is_dictionary(kind)
-                else column.dictionary_encode().dictionary
-            )
-            shared = pa.DictionaryArray.from_arrays(codes, text)
+            is_shared = pc.equal(codes, result[f"{name}_max"])
+            text = dictionary_text(rows[name]).dictionary
+            shared = pa.DictionaryArray.from_arrays(where(is_shared, codes), text)
             columns[name] = shared if pa.types.is_dictionary(kind) else shared.dictionary_decode()
         else:
             columns[name] = first
@@ -393,10 +363,8 @@ class TaskStates(Struct, frozen=True):
 
     def counts(self) -> dict[str, int]:
         """Return the number of tasks in each state, the most alive first."""
-        counts: dict[str, int] = {}
-        for state in self.by_task.values():
-            counts[state] = counts.get(state, 0) + 1
-        return dict(sorted(counts.items(), key=lambda pair: _rank(pair[0])))
+        counts = Counter(self.by_task.values())
+        return dict(sorted(counts.items(), key=lambda pair: state_place(pair[0])))
 
     def as_signs(self, signs: Mapping[str, str]) -> list[Piece]:
         """`✓✓✓✗▸▸◦◦` in task order, a piece for each run of one state: (signs, state)."""
@@ -417,20 +385,12 @@ class TaskStates(Struct, frozen=True):
 
     def state_tasks(self, state: str, room: int = _ROOM_FOR_LIST) -> str:
         """`1-6,8-12,…`: the tasks of one state, cut at `room` letters."""
-        items: list[str] = []
-        start = last = -2
-        numbered = [task for task, theirs in self.by_task.items() if theirs == state]
-        for task in [*numbered, -1]:
-            if task == last + 1 and task >= 0:
-                last = task
-                continue
-            if last >= 0:
-                items.append(str(start) if start == last else f"{start}-{last}")
-            if sum(len(item) + 1 for item in items) > room:
-                items[-1] = "…"
-                break
-            start = last = task
-        return ",".join(items)
+        tasks = joined_tasks(task for task, found in self.by_task.items() if found == state)
+        text = "" if tasks is None else str(tasks)
+        if len(text) < room:
+            return text
+        whole_items = text[:room].rpartition(",")[0]
+        return f"{whole_items},…" if whole_items else "…"
 
 
 def task_states(tables: Iterable[pa.Table]) -> TaskStates:
@@ -446,19 +406,8 @@ def task_states(tables: Iterable[pa.Table]) -> TaskStates:
         ):
             if (number := digits(text)) is not None:
                 by_task.setdefault(number, state)
-            elif (held := _tasks(text)) is not None:
-                throttle = throttle or held.throttle
-                for task in held:
+            elif (tasks := read_tasks(text)) is not None:
+                throttle = throttle or tasks.throttle
+                for task in tasks:
                     by_task.setdefault(task, state)
     return TaskStates(dict(sorted(by_task.items())), throttle)
-
-
-def _tasks(text: str | None) -> ArrayTasks | None:
-    try:
-        return parse_tasks(text or "")
-    except ValueError:
-        return None
-
-
-def _rank(state: str) -> int:
-    return STATE_ORDER.index(state) if state in STATE_ORDER else len(STATE_ORDER)

@@ -1,17 +1,18 @@
-"""Job chains: found by what jobs wait for, and in words."""
+"""Job chains: found by the dependencies of jobs, and described as text."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, read_tasks
 from hpcdash.domain.dependencies import (
     SINGLETON,
     Condition,
@@ -26,20 +27,23 @@ from hpcdash.domain.units import format_span
 
 Row = Mapping[str, Any]
 FOLLOWS = frozenset({"after", "afterok", "afternotok", "afterany", "aftercorr"})
-# Of an array with more tasks than this in one row the row counts as a whole.
-_MAX_TASKS_APART = 100_000
+# A row with more tasks than this counts as a whole.
+_MAX_SINGLE_TASKS = 100_000
 _NOTHING = Dependency()
-# In a row whose state is another one here than its scheduler's.
+# The scheduler's state in a row whose state differs here.
 TOLD_STATE = "_told_state"
 # sbatch's --dependency=…, -d …; qsub's -W depend=… (other attributes may stand before it).
 _ON_A_LINE = re.compile(r"(?:^|\s)(?:--dep\w*(?:=|\s+)|-d\s*|-W\s*[^\s]*?depend=)([^\s]+)")
 _BARE_IDS = re.compile(r"[0-9]+(?:_[0-9]+)?(?:[:,][0-9]+(?:_[0-9]+)?)*")
-DONE, FAILED, CANCELLED, RUNNING, WAITS = "done", "failed", "cancelled", "running", "waiting"
-HELD, UNKNOWN = "held", "unknown"
-# In the order they are counted in.
-CLASSES = (DONE, FAILED, CANCELLED, RUNNING, WAITS, HELD, UNKNOWN)
-# The state whose sign stands for a class.
-SIGN_OF = {
+DONE = "done"
+FAILED = "failed"
+CANCELLED = "cancelled"
+RUNNING = "running"
+WAITS = "waiting"
+HELD = "held"
+UNKNOWN = "unknown"
+# The classes in the order of their counts, with the state that has the sign of the class.
+CLASSES = {
     DONE: JobState.COMPLETED,
     FAILED: JobState.FAILED,
     CANCELLED: JobState.CANCELLED,
@@ -62,9 +66,9 @@ class Unit(Struct, frozen=True):
     """A job, or an array with all of its tasks; `rows` are of domain.schema.JOBS, in the order of
     their tasks.
 
-    `after` is what it waits for, or waited for; `place` how many stand before it at the most.
-    `by_name`: nothing tells what it followed but that it has the name of the one before, waited
-    while that ran and began after it.
+    `after` is what it waits or waited for, `place` the largest number of units before it. A unit is
+    linked `by_name` if nothing is known of what it followed, but it has the name of the unit
+    before, waited while that ran and started after its end.
     """
 
     job_id: str
@@ -77,6 +81,11 @@ class Unit(Struct, frozen=True):
     @property
     def number(self) -> str:
         return parse_job_number(self.job_id)
+
+    @property
+    def name_key(self) -> tuple[Any, Any]:
+        """Owner and name, the same for units that may be linked by name."""
+        return self.rows[0]["user"], self.rows[0]["name"]
 
     @property
     def is_array(self) -> bool:
@@ -98,18 +107,17 @@ class Unit(Struct, frozen=True):
 
     @property
     def ended_at(self) -> datetime | None:
-        """None while one of its tasks has not ended, and where it is not told."""
+        """The end of the last task; None while a task has not ended, and if it is unreported."""
         ends = [row["ends_at"] for row in self.rows]
         return max(ends) if self.has_ended and None not in ends else None
 
 
 class JobChain(Struct, frozen=True):
-    """Units in the order they run in; `before` maps a unit's number to those it follows, as far as
-    they are known.
+    """Units in the order they run in; `before` maps a unit's number to the known units it follows.
 
-    `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure`
-    are ids, likeliest first, of those of which is not known what they followed: of units of it, and
-    of others with their name.
+    `lost` are the numbers of jobs that units followed and that are no longer listed. `unsure` are
+    the IDs, likeliest first, of units with unknown predecessors: of the chain, and others with
+    their name.
     """
 
     units: tuple[Unit, ...]
@@ -128,7 +136,7 @@ class JobChain(Struct, frozen=True):
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is one plain job, that nothing follows."""
+        """Whether it is a single plain job without followers."""
         return len(self.units) == 1 and not self.units[0].is_array and not self.lost
 
     def find_unit(self, job_id: str) -> Unit | None:
@@ -136,7 +144,7 @@ class JobChain(Struct, frozen=True):
         return next((unit for unit in self.units if unit.number == number), None)
 
     def after(self, number: str) -> tuple[str, ...]:
-        """The numbers of those that follow one."""
+        """Return the numbers of the units that follow a unit."""
         return tuple(
             unit.number for unit in self.units if number in self.before.get(unit.number, ())
         )
@@ -153,10 +161,12 @@ class JobChain(Struct, frozen=True):
         places = {unit.number: unit.place for unit in self.units}
         found = []
         for unit in self.units:
-            # A unit that also waits for another of them comes later.
-            at_once = tuple(one for one in self.after(unit.number) if places[one] == unit.place + 1)
-            if len(at_once) > 1:
-                found.append((unit, at_once))
+            # A follower that also waits for another follower comes later.
+            direct = tuple(
+                number for number in self.after(unit.number) if places[number] == unit.place + 1
+            )
+            if len(direct) > 1:
+                found.append((unit, direct))
         return tuple(found)
 
 
@@ -169,34 +179,38 @@ def find_chain(
     dependency it was submitted with, '' for none, for jobs whose row has none (any more). Empty if
     no row is of the job.
     """
-    units = _units(rows, reported or {})
-    number = parse_job_number(job_id)
-    if number not in units:
+    reported = reported or {}
+    units = _units(rows, reported)
+    start = parse_job_number(job_id)
+    if start not in units:
         return JobChain((), {})
     links = _links(units)
     named: set[str] = set()
-    members = _connected(number, links, units)
-    while (found := _joined_by_name(members, links, units, reported or {})) is not None:
+    members = _connected(start, links, units)
+    while (found := _joined_by_name(members, links, units, reported)) is not None:
         follower, leader = found
         links[follower] = (leader,)
         named.add(follower)
-        members = _connected(number, links, units)
+        members = _connected(start, links, units)
     places = _places(members, links)
-    ordered = sorted(members, key=lambda one: (places[one], int(one)))
-    before = {one: tuple(leader for leader in links[one] if leader in members) for one in ordered}
-    lost = {leader: None for one in ordered for leader in links[one] if leader not in units}
-    placed = tuple(replace(units[one], place=places[one], by_name=one in named) for one in ordered)
-    return JobChain(placed, before, tuple(lost), _unsure(placed, units, reported or {}))
+    placed: list[Unit] = []
+    before: dict[str, tuple[str, ...]] = {}
+    lost: dict[str, None] = {}
+    for number in sorted(members, key=lambda number: (places[number], int(number))):
+        placed.append(replace(units[number], place=places[number], by_name=number in named))
+        before[number] = tuple(leader for leader in links[number] if leader in members)
+        lost.update(dict.fromkeys(leader for leader in links[number] if leader not in units))
+    return JobChain(tuple(placed), before, tuple(lost), _unsure(placed, units, reported))
 
 
 def living_targets(
     chain: JobChain, among: Collection[str] | None = None
 ) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    """(ids, rows) of what has not ended, the last first: none begins because the one before it is
-    cancelled.
+    """Return the IDs and rows of the jobs that have not ended, the last first.
 
-    `among`: the ids of the rows that are meant, None for all. Tasks have the ids of their rows: by
-    an array's number those that ended would be meant too, which schedulers refuse.
+    In that order no job starts because the job before it is cancelled. `among` are the IDs of the
+    selected rows, None for all. Tasks have the IDs of their rows: an array's number would include
+    ended tasks, which schedulers refuse.
     """
     rows = tuple(row for row in reversed(chain.living) if among is None or row["id"] in among)
     return tuple(str(row["id"]) for row in rows), rows
@@ -211,28 +225,24 @@ def _unsure(
     # A job that waits for resources may have waited for a job before: Slurm drops fulfilled
     # dependencies.
     own = [unit for unit in reversed(chain) if is_unknown(unit, reported)]
-    names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
+    names = {unit.name_key for unit in chain}
     members = {unit.number for unit in chain}
     ends = [ended_at for unit in chain if (ended_at := unit.ended_at) is not None]
     first = min((int(number) for number in members), default=0)
-    others = [
-        units[number]
-        for number in sorted(units, key=int)
-        if number not in members and int(number) > first and is_unknown(units[number], reported)
-    ]
-    likely = [
-        unit
-        for unit in others
-        if (unit.rows[0]["user"], unit.rows[0]["name"]) in names
-        and not unit.is_waiting
-        and ends
-        and (unit.began_at is None or unit.began_at >= min(ends))
-    ]
+    likely: list[Unit] = []
+    for number in sorted(units, key=int):
+        unit = units[number]
+        is_later = number not in members and int(number) > first
+        if not is_later or unit.is_waiting or unit.name_key not in names or not ends:
+            continue
+        is_after_end = unit.began_at is None or unit.began_at >= min(ends)
+        if is_after_end and is_unknown(unit, reported):
+            likely.append(unit)
     return tuple(unit.job_id for unit in (*own, *likely))
 
 
 def is_unknown(unit: Unit, reported: Mapping[str, str]) -> bool:
-    """Whether nothing tells what a unit followed, if anything."""
+    """Whether it is unknown what a unit followed, if anything."""
     return not unit.after.conditions and unit.number not in reported
 
 
@@ -249,7 +259,7 @@ def given_dependency(text: str) -> str:
 
 
 def _units(rows: Iterable[Row], reported: Mapping[str, str]) -> dict[str, Unit]:
-    """By number; of rows with the same job or task the first counts."""
+    """Build the units by number; of several rows of a job or task the first counts."""
     members: dict[str, list[Row]] = {}
     known_tasks: dict[str, set[int]] = {}
     known_ids: set[str] = set()
@@ -259,7 +269,7 @@ def _units(rows: Iterable[Row], reported: Mapping[str, str]) -> dict[str, Unit]:
             continue
         tasks = _row_tasks(row)
         seen = known_tasks.setdefault(number, set())
-        if tasks is None or tasks.count > _MAX_TASKS_APART:
+        if tasks is None or tasks.count > _MAX_SINGLE_TASKS:
             if (
                 row["array_id"] is None
                 and number in members
@@ -275,20 +285,16 @@ def _units(rows: Iterable[Row], reported: Mapping[str, str]) -> dict[str, Unit]:
     return {number: _unit(number, found, reported) for number, found in members.items()}
 
 
-def _as_it_waits(row: Row) -> Row:
-    """A row whose job is held for what it depends on, as PBS has it, as one that waits: nobody held
-    it.
+def _as_pending(row: Row) -> Row:
+    """Return a row that PBS holds for its dependency as pending, since nobody held it.
 
-    Whether its owner holds it besides is not told; TOLD_STATE keeps the state that was.
+    Whether its owner holds it too is unreported; TOLD_STATE has the original state.
     """
     reason = (row["reason"] or "").lower()
-    if (
-        row["state"] != JobState.HELD
-        or not row["dependency"]
-        or not ("depend" in reason or "by pbs" in reason)
-    ):
-        return row
-    return {**row, "state": str(JobState.PENDING), TOLD_STATE: row["state"]}
+    is_by_pbs = "depend" in reason or "by pbs" in reason
+    if row["state"] == JobState.HELD and row["dependency"] and is_by_pbs:
+        return {**row, "state": str(JobState.PENDING), TOLD_STATE: row["state"]}
+    return row
 
 
 def _unit(number: str, rows: list[Row], reported: Mapping[str, str]) -> Unit:
@@ -296,65 +302,62 @@ def _unit(number: str, rows: list[Row], reported: Mapping[str, str]) -> Unit:
     text = next((row["dependency"] for row in rows if row["dependency"]), None) or reported.get(
         number
     )
-    throttles = (tasks.throttle for row in rows if (tasks := _row_tasks(row)) is not None)
     # sacct has what is left of a cancelled array as a job of its number.
     job_id = str(next((row["array_id"] for row in rows if row["array_id"]), rows[0]["id"]))
-    throttle = next((one for one in throttles if one), None)
-    return Unit(job_id, tuple(map(_as_it_waits, rows)), parse_dependency(text), throttle=throttle)
+    throttles = (tasks.throttle for row in rows if (tasks := _row_tasks(row)) is not None)
+    return Unit(
+        job_id,
+        tuple(map(_as_pending, rows)),
+        parse_dependency(text),
+        throttle=next(filter(None, throttles), None),
+    )
 
 
-def _row_tasks(row: Row) -> Any:
-    if row["array_id"] is None:
-        return None
-    try:
-        return parse_tasks(row["array_task"] or "")
-    except ValueError:
-        return None
+def _row_tasks(row: Row) -> ArrayTasks | None:
+    return None if row["array_id"] is None else read_tasks(row["array_task"])
 
 
 def _links(units: Mapping[str, Unit]) -> dict[str, tuple[str, ...]]:
-    """The numbers each unit follows; those of its name before it for `singleton`, the nearest
-    only.
+    """Return the numbers that each unit follows; for `singleton` the nearest before it with its
+    name.
     """
     links: dict[str, tuple[str, ...]] = {}
-    by_name: dict[tuple[Any, Any], list[str]] = {}
+    latest: dict[tuple[Any, Any], str] = {}
     for number in sorted(units, key=int):
         unit = units[number]
-        row = unit.rows[0]
-        same = by_name.setdefault((row["user"], row["name"]), [])
         leaders: dict[str, None] = {}
         for condition in unit.after.conditions:
             leader = parse_job_number(condition.job_id)
             if follows(condition) and leader and leader != number:
                 leaders[leader] = None
-            elif condition.kind == SINGLETON and same:
-                leaders[same[-1]] = None
+            elif condition.kind == SINGLETON and unit.name_key in latest:
+                leaders[latest[unit.name_key]] = None
         links[number] = tuple(leaders)
-        same.append(number)
+        latest[unit.name_key] = number
     return links
 
 
 def follows(condition: Condition) -> bool:
-    """Whether it has a job follow another one; Torque writes afteranyarray."""
+    """Whether a condition has a job follow another job; Torque writes afteranyarray."""
     return condition.kind.removesuffix("array") in FOLLOWS
 
 
 def _connected(
     number: str, links: Mapping[str, Sequence[str]], units: Mapping[str, Unit]
 ) -> set[str]:
-    neighbours: dict[str, set[str]] = {}
-    for one, leaders in links.items():
+    """Return the numbers of all units that are linked, over any others, with a unit."""
+    neighbours: defaultdict[str, set[str]] = defaultdict(set)
+    for follower, leaders in links.items():
         for leader in leaders:
             if leader in units:
-                neighbours.setdefault(one, set()).add(leader)
-                neighbours.setdefault(leader, set()).add(one)
+                neighbours[follower].add(leader)
+                neighbours[leader].add(follower)
     found = {number}
     ahead = [number]
     while ahead:
-        for other in neighbours.get(ahead.pop(), ()):
-            if other not in found:
-                found.add(other)
-                ahead.append(other)
+        new = neighbours[ahead.pop()] - found
+        found |= new
+        ahead += new
     return found
 
 
@@ -367,10 +370,9 @@ def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, 
     # A job waits for jobs submitted before it, which have lower numbers, unless it was changed
     # later.
     for _ in range(2):
-        for one in sorted(members, key=int):
-            places[one] = max(
-                (places.get(leader, 0) + 1 for leader in links[one] if leader in members), default=0
-            )
+        for number in sorted(members, key=int):
+            leaders = members.intersection(links[number])
+            places[number] = max((places.get(leader, 0) + 1 for leader in leaders), default=0)
     return places
 
 
@@ -380,31 +382,24 @@ def _joined_by_name(
     units: Mapping[str, Unit],
     reported: Mapping[str, str],
 ) -> tuple[str, str] | None:
-    """(one of the chain, the one before it), or (one after, one of the chain): of the same name,
-    one at a time.
+    """Return the numbers of two units, of which one is a member, that are linked by their name.
 
-    The later is the next of that name, waited while the earlier ran and began after its end, and
-    nothing tells what it waited for.
+    The first is the next unit with the name of the second, waited while that ran and started after
+    its end, and it is unknown what it waited for.
     """
     if not any(is_unknown(unit, reported) for unit in units.values()):
         return None
-    names = {(units[one].rows[0]["user"], units[one].rows[0]["name"]) for one in members}
-    same: dict[tuple[Any, Any], list[str]] = {}
-    for number in sorted(units, key=int):
-        row = units[number].rows[0]
-        if (key := (row["user"], row["name"])) in names:
-            same.setdefault(key, []).append(number)
-    for numbers in same.values():
-        for position, number in enumerate(numbers[1:], 1):
-            earlier = numbers[position - 1]
-            if (
-                (number in members) == (earlier in members)
-                or links[number]
-                or not is_unknown(units[number], reported)
-            ):
-                continue
-            if _waited_for(units[number], units[earlier]):
-                return number, earlier
+    names = {units[number].name_key for number in members}
+    by_name: dict[tuple[Any, Any], list[Unit]] = {}
+    for unit in sorted(units.values(), key=lambda unit: int(unit.number)):
+        if unit.name_key in names:
+            by_name.setdefault(unit.name_key, []).append(unit)
+    for namesakes in by_name.values():
+        for earlier, later in pairwise(namesakes):
+            is_extension = (later.number in members) != (earlier.number in members)
+            is_free = not links[later.number] and is_unknown(later, reported)
+            if is_extension and is_free and _waited_for(later, earlier):
+                return later.number, earlier.number
     return None
 
 
@@ -418,7 +413,7 @@ def _waited_for(later: Unit, earlier: Unit) -> bool:
 
 
 def one_at_a_time(unit: Unit) -> bool:
-    """Whether an array's tasks run one after the other, as far as is known."""
+    """Whether an array's tasks run one after the other, as far as known."""
     if unit.throttle is not None:
         return unit.throttle == 1
     return sum(row["state"] in ACTIVE for row in unit.rows) <= 1
@@ -436,9 +431,9 @@ class AppendWish(Struct, frozen=True):
 
 
 def read_append(typed: str, *, is_array: bool) -> AppendWish:
-    """Reads `3`, `1-10%1`, `3 ~/next.sh`, `next.sh`, ``; to an array 3 appends 1-3%1.
+    """Parse `3`, `1-10%1`, `3 ~/next.sh`, `next.sh` or ``; to an array 3 appends 1-3%1.
 
-    Raises ValueError in words.
+    Raises ValueError with a message for a person.
     """
     first, _, rest = typed.strip().partition(" ")
     path = rest.strip()
@@ -459,7 +454,7 @@ def read_append(typed: str, *, is_array: bool) -> AppendWish:
 
 
 def job_class(row: Row) -> str:
-    """One of CLASSES."""
+    """Return the class of a row, one of CLASSES."""
     state = row["state"]
     if state == JobState.COMPLETED:
         return DONE
@@ -485,11 +480,10 @@ def class_counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> str:
-    """A line of at most `width` cells: `✓✓✗▸◦◦◦◦  2 done, 1 failed, 1 running, 4 waiting`.
+    """Draw a chain in `width` cells: `✓✓✗▸◦◦◦◦  2 done, 1 failed, 1 running, 4 waiting`.
 
-    Longer chains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed ones only the counts,
-    of which no more than 44 cells are ever needed up to 9999 elements. `signs` maps states to signs
-    of one cell.
+    Longer chains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed chains only the counts,
+    which need at most 44 cells up to 9999 elements. `signs` maps states to signs of one cell.
     """
     counts = class_counts(rows)
     text = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -497,21 +491,12 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
         (name, sum(row["_tasks"] or 1 for row in members))
         for name, members in groupby(rows, key=job_class)
     ]
-    sign = {name: signs.get(SIGN_OF[name], "?") for name in CLASSES}
-    strips = (
-        ["".join(sign[name] * count for name, count in runs)]
-        if sum(counts.values()) <= _MAX_SIGNS
-        else []
-    )
-    strips.append(" ".join(f"{sign[name]}{count}" for name, count in runs))
-    for strip in strips:
-        if len(strip) + 2 + len(text) <= width:
-            return f"{strip}  {text}".strip()
-    return (
-        text
-        if len(text) <= width
-        else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
-    )
+    sign = {name: signs.get(state, "?") for name, state in CLASSES.items()}
+    lines = [" ".join(f"{sign[name]}{count}" for name, count in runs) + f"  {text}", text]
+    if sum(counts.values()) <= _MAX_SIGNS:
+        lines.insert(0, "".join(sign[name] * count for name, count in runs) + f"  {text}")
+    shortest = " ".join(f"{sign[name]}{count}" for name, count in counts.items())
+    return next((line.strip() for line in lines if len(line) <= width), shortest)
 
 
 def format_wait(unit: Unit, chain: JobChain) -> str:
@@ -526,15 +511,9 @@ def format_wait(unit: Unit, chain: JobChain) -> str:
         if condition.kind == SINGLETON:
             parts.append("one at a time with its name")
         elif follows(condition):
-            kind = (
-                condition.kind.removesuffix("array")
-                if condition.kind not in _WAITED
-                else condition.kind
-            )
-            text = _WAITED[kind].format(condition.job_id)
-            parts.append(
-                f"{text} + {condition.delay_minutes} min" if condition.delay_minutes else text
-            )
+            text = _WAITED[condition.kind.removesuffix("array")].format(condition.job_id)
+            delay = f" + {condition.delay_minutes} min" if condition.delay_minutes else ""
+            parts.append(f"{text}{delay}")
     return (" or " if unit.after.is_any else "; ").join(parts)
 
 
@@ -559,15 +538,13 @@ def latest_end(chain: JobChain, now: datetime) -> datetime | None:
         for condition in unit.after.conditions:
             known = begins if condition.kind == "after" else ends
             ready = max(ready, known.get(parse_job_number(condition.job_id), now))
-        for leader in chain.before[unit.number]:
-            if not unit.after.conditions or all(
-                one.kind == SINGLETON for one in unit.after.conditions
-            ):
-                ready = max(ready, ends.get(leader, now))
-        lasts = _latest_end(unit, ready, now)
-        if lasts is None:
+        if all(condition.kind == SINGLETON for condition in unit.after.conditions):
+            ready = max((ready, *(ends.get(leader, now) for leader in chain.before[unit.number])))
+        end = _latest_end(unit, ready, now)
+        if end is None:
             return None
-        begins[unit.number], ends[unit.number] = min(unit.began_at or ready, ready), lasts
+        begins[unit.number] = min(unit.began_at or ready, ready)
+        ends[unit.number] = end
     return max(ends.values())
 
 

@@ -9,10 +9,10 @@ from hpcdash.errors import UsageError
 
 
 class CheckpointPlan(Struct, frozen=True):
-    """A training of `days` that saves every `interval_seconds`; one save takes `save_seconds` and
-    fills `save_tb`.
+    """A training of `days` that saves every `interval_seconds`; a save takes `save_seconds` and
+    `save_tb`.
 
-    TB are decimal: 1e12 bytes. The training stands still while it saves.
+    TB are decimal: 1e12 bytes. The training pauses while it saves.
     """
 
     days: float
@@ -21,7 +21,7 @@ class CheckpointPlan(Struct, frozen=True):
     save_tb: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what is no plan."""
+        """Raise UsageError for values out of range."""
         if not 0 < self.days < 1e6:
             raise UsageError(
                 f"a training run of {self.days:g} days is out of range",
@@ -73,26 +73,23 @@ class CheckpointPlan(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """`a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37 % of its time`."""
-        how = (
-            f"a save every {_spoken(self.interval_seconds)}, taking {_spoken(self.save_seconds)} "
+        """`a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37 % of its time`"""
+        pace = (
+            f"a save every {_rounded(self.interval_seconds)}, taking {_rounded(self.save_seconds)} "
             "each"
         )
         if not self.saves:
-            return f"{how}: no saves in {_spoken(self.days * DAY)}"
+            return f"{pace}: no saves in {_rounded(self.days * DAY)}"
         lost = (
-            f"{_spoken(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f}% of its time"
+            f"{_rounded(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f}% of its time"
         )
-        return f"{how}: {self.saves} save{'s' if self.saves > 1 else ''}, {lost}"
+        return f"{pace}: {self.saves} save{'s' if self.saves > 1 else ''}, {lost}"
 
 
-def _spoken(seconds: float) -> str:
-    """`40 s`, `1.5 h`, `90 d`: three digits, in hours up to two days."""
+def _rounded(seconds: float) -> str:
+    """Format `40 s`, `1.5 h`, `90 d`: three digits, in hours up to two days."""
     for size, unit, least in ((DAY, "d", 2 * DAY), (HOUR, "h", HOUR), (MINUTE, "min", MINUTE)):
         if seconds >= least:
-            return (
-                f"{seconds / size:.3g} {unit}"
-                if seconds < 1000 * size
-                else f"{seconds / size:.0f} {unit}"
-            )
+            digits = ".3g" if seconds < 1000 * size else ".0f"
+            return f"{seconds / size:{digits}} {unit}"
     return f"{seconds:.3g} s"

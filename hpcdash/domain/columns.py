@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from hpcdash.domain.states import JobState, NodeState
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
-# From the most alive to the least, what ended badly before what succeeded.
+# From the most alive to the least, failures before successes.
 STATE_ORDER: tuple[str, ...] = (
     JobState.RUNNING,
     JobState.COMPLETING,
@@ -41,6 +41,7 @@ STATE_ORDER: tuple[str, ...] = (
     NodeState.IDLE,
     JobState.UNKNOWN,
 )
+_STATE_PLACES = {state: place for place, state in enumerate(STATE_ORDER)}
 # Numbers inside names are compared as numbers up to this many distinct names; the padding costs 0.6
 # µs a name.
 MAX_NATURAL_NAMES = 30_000
@@ -53,7 +54,7 @@ LAST_INSTANT = 253_402_300_799
 
 
 def as_array(column: Column) -> pa.Array:
-    """A column as one array; the dictionaries of its chunks become one."""
+    """Return a column as one array; the dictionaries of its chunks become one."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -82,16 +83,14 @@ def null_where(mask: Column, column: Column) -> Column:
 
 
 def row_numbers(count: int) -> pa.Array:
-    """0, 1, … `count` - 1 as int64."""
+    """Return 0, 1, … `count` - 1 as int64."""
     # A plain 1 makes pyarrow import numpy at each call.
-    one = pa.scalar(1, pa.int64())
-    return pc.subtract(pc.cumulative_sum(pa.repeat(one, count)), one)
+    step = pa.scalar(1, pa.int64())
+    return pc.subtract(pc.cumulative_sum(pa.repeat(step, count)), step)
 
 
 def column_text(column: Column) -> pa.Array:
-    """A column as plain strings: dictionaries decoded, lists joined by commas, numbers as digits,
-    null kept.
-    """
+    """Return a column as plain strings: lists joined by commas, numbers as digits, null kept."""
     array = as_array(column)
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -105,10 +104,10 @@ def column_text(column: Column) -> pa.Array:
 
 
 def match_text(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Booleans without nulls, one a row: what `predicate` says of the row's text.
+    """Return a mask, without nulls, of the rows with a text for which `predicate` is true.
 
-    `predicate` takes strings and gives as many booleans. It sees the distinct values of a
-    dictionary once, and every element of a list (one that holds is enough). Null is false.
+    `predicate` maps an array of strings to as many booleans. It is called with the distinct values
+    of a dictionary, and with each element of a list, of which one is enough. Null is false.
     """
     array = as_array(column)
     kind = array.type
@@ -121,13 +120,19 @@ def match_text(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.
     return pc.fill_null(predicate(column_text(array)), False)
 
 
+def has_state(table: pa.Table, states: Iterable[str]) -> pa.Array:
+    """Return a mask, without nulls, of the rows in one of some states."""
+    requested = pa.array(sorted(states), pa.string())
+    return match_text(table["state"], lambda text: pc.is_in(text, value_set=requested))
+
+
 def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
-    """The rows in the order of a column; see sort_order."""
+    """Return the rows in the order of a column; see sort_order."""
     return table.take(sort_order(table, key, descending))
 
 
 def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
-    """The row numbers in the order of a column, stable, nulls last either way.
+    """Return the row numbers in the order of a column, stable, nulls last either way.
 
     `id` goes by number and task, states from running to ended, text without regard to case and,
     while there are no more than MAX_NATURAL_NAMES distinct values, with its numbers as numbers
@@ -151,9 +156,14 @@ def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
 
 
 def state_ranks(states: pa.Array) -> pa.Array:
-    """The place of each state in STATE_ORDER as int32; a state that is not in it comes last."""
+    """Return the place of each state in STATE_ORDER as int32; any other state comes last."""
     ranks = pc.index_in(states, value_set=pa.array(STATE_ORDER, pa.string()))
     return pc.fill_null(ranks, len(STATE_ORDER))
+
+
+def state_place(state: str) -> int:
+    """Return the place of a state in STATE_ORDER; a state that is not in it comes last."""
+    return _STATE_PLACES.get(state, len(STATE_ORDER))
 
 
 def _text_ranks(text: pa.Array) -> pa.Array:
@@ -164,10 +174,8 @@ def _text_ranks(text: pa.Array) -> pa.Array:
     return pc.rank(keys, sort_keys="ascending", tiebreaker="dense")
 
 
-def per_distinct(column: Column, read: Callable[[str], Any], kind: pa.DataType) -> pa.ChunkedArray:
-    """`read` of each distinct text, spread over the rows; null stays null, and so does what `read`
-    gives None for.
-    """
+def per_distinct(column: Column, read: Callable[[str], Any], kind: pa.DataType) -> pa.Array:
+    """Return `read` of each row's text, called once per distinct text; null for null and None."""
     encoded = dictionary_text(column)
     values = pa.array(
         [None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind
@@ -196,7 +204,7 @@ def dictionary_text(column: Column) -> pa.DictionaryArray:
 
 
 def digits(text: str | None) -> int | None:
-    """A number of plain digits that a column can hold; None for anything else."""
+    """Parse a number of plain digits that a column can hold; None for any other text."""
     if not text or not text.isascii() or not text.isdigit():
         return None
     number = int(text) if len(text) < 20 else MOST + 1
@@ -204,16 +212,14 @@ def digits(text: str | None) -> int | None:
 
 
 def epoch_seconds(text: str | None) -> int | None:
-    """An instant in epoch seconds; None for 0, which stands for no time, and for one past the year
-    9999.
-    """
+    """Parse an instant in epoch seconds; None for 0, which is no time, and after the year 9999."""
     seconds = digits(text)
     return seconds if seconds and seconds <= LAST_INSTANT else None
 
 
 def whole_numbers(column: Column, read: Callable[[str], int | None]) -> Column:
-    """A text column as int64; where any text is more than a plain number, each distinct one is what
-    `read` gives.
+    """Return a text column as int64; if any text is not a plain number, `read` parses each
+    distinct text.
     """
     try:
         return pc.cast(column, pa.int64())
@@ -222,24 +228,23 @@ def whole_numbers(column: Column, read: Callable[[str], int | None]) -> Column:
 
 
 def utc_instants(epochs: Column) -> Column:
-    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the
-    year 9999.
+    """Return epoch seconds as UTC timestamps; null for 0, negative numbers and after the year
+    9999.
     """
-    reported = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
-    epochs = pc.if_else(reported, epochs, pa.scalar(None, pa.int64()))
-    return epochs.cast(pa.timestamp("s", tz="UTC"))
+    is_instant = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
+    return where(is_instant, epochs).cast(pa.timestamp("s", tz="UTC"))
 
 
 def text_column(pieces: Sequence[bytes | None] | pa.Array) -> pa.Array:
-    """Bytes of any kind as a string column, null kept; what is not UTF-8 carries U+FFFD."""
+    """Return bytes as a string column, null kept; bytes that are not UTF-8 become U+FFFD."""
     raw = pieces if isinstance(pieces, pa.Array) else pa.array(pieces, pa.binary())
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array(
-            [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()],
-            pa.string(),
-        )
+        texts = [
+            None if piece is None else piece.decode("utf-8", "replace") for piece in raw.to_pylist()
+        ]
+        return pa.array(texts, pa.string())
 
 
 _FIRST_WORD = re.compile("[a-z]+_(?=.)")
@@ -262,9 +267,7 @@ def shared_ending(ids: Column) -> str:
 
 
 def shared_beginning(ids: Column) -> str:
-    """The word that all ids of a column begin with, its underscore included: `raysubmit_`; '' where
-    they do not.
-    """
+    """Return the word, with its underscore, that all ids begin with: `raysubmit_`; '' for none."""
     array = as_array(ids)
     if not len(array) or array.null_count:
         return ""
@@ -273,7 +276,7 @@ def shared_beginning(ids: Column) -> str:
 
 
 def shortened(ids: Column) -> pa.Array:
-    """The ids without the ending that all share."""
+    """Return the ids without the ending that all share."""
     array = as_array(ids)
     ending = shared_ending(array)
     return pc.utf8_slice_codeunits(array, 0, -len(ending)) if ending else array
@@ -283,12 +286,12 @@ _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_text(text: str) -> str:
-    """The words with a `'` before what a spreadsheet would compute."""
+    """Return the text, with a `'` before a text that a spreadsheet would compute."""
     return f"'{text}" if text.startswith(_BEGINS_FORMULA) else text
 
 
 def encode_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
-    """The table as CSV, text in quotes where it must be; without titles for rows after others."""
+    """Encode the table as CSV, with quotes where needed; without titles for rows after others."""
     import pyarrow.csv
 
     out = io.BytesIO()
@@ -299,7 +302,7 @@ def encode_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
 
 
 def encode_parquet(table: pa.Table) -> bytes:
-    """The table as a Parquet file."""
+    """Encode the table as a Parquet file."""
     import pyarrow.parquet
 
     out = io.BytesIO()
@@ -308,15 +311,9 @@ def encode_parquet(table: pa.Table) -> bytes:
 
 
 def without_formulas(table: pa.Table) -> pa.Table:
-    """The table with its titles and its cells of text as text; numbers stay as they are."""
+    """Return the table with its titles and cells of text safe from spreadsheets' formulas."""
     columns = [
-        _column(column) if pa.types.is_string(column.type) else column for column in table.columns
+        per_distinct(column, as_text, column.type) if pa.types.is_string(column.type) else column
+        for column in table.columns
     ]
     return pa.table(columns, names=[as_text(name) for name in table.column_names])
-
-
-def _column(column: pa.ChunkedArray) -> pa.Array:
-    # A column of a run's name or a metric's has the same text over and over.
-    encoded = column.combine_chunks().dictionary_encode()
-    parts = [None if word is None else as_text(word) for word in encoded.dictionary.to_pylist()]
-    return pa.array(parts, pa.string()).take(encoded.indices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,15 +63,15 @@ def parse_after(text: str) -> tuple[str, ...]:
 
 
 def split_after(text: str) -> tuple[str, str]:
-    """(kind, job id) of one of a request's `after`: `afterok:12`, or `12`, whose end is waited for
-    however it ends.
+    """Split an item of a request's `after` into its kind and job ID: `afterok:12`, or `12` for
+    afterany.
     """
     kind, colon, job_id = text.partition(":")
     return (kind, job_id) if colon and kind in AFTER_KINDS else (AFTER_KINDS[0], text)
 
 
 def format_after(after: Iterable[str]) -> str:
-    """`afterany:14,afterok:12:13`, as Slurm, PBS and the embedded queue read it."""
+    """Format `afterany:14,afterok:12:13`, as Slurm, PBS and the embedded queue read it."""
     by_kind: dict[str, list[str]] = {}
     for kind, job_id in map(split_after, after):
         by_kind.setdefault(kind, []).append(job_id)
@@ -78,34 +79,28 @@ def format_after(after: Iterable[str]) -> str:
 
 
 class Condition(Struct, frozen=True):
-    """One of a dependency's parts: what must be true of which job.
+    """Condition of a dependency on a job, or on all tasks of an array (`is_array`).
 
-    `job_id` is '' for `singleton`; `is_array`: all of an array's tasks are meant. `said` is what
-    the scheduler says of it: 'unfulfilled', 'failed', ….
+    `job_id` is '' for `singleton`; `status` is the scheduler's: 'unfulfilled', 'failed', ….
     """
 
     kind: str
     job_id: str = ""
     is_array: bool = False
     delay_minutes: int | None = None
-    said: str = ""
+    status: str = ""
 
     def text(self) -> str:
-        """`once it succeeded`."""
+        """Format the condition, as `after success`."""
         if self.kind == SINGLETON:
             return "once every job of its owner with this name has ended"
-        meaning = (_ARRAY_MEANING if self.is_array else _MEANING).get(self.kind) or _MEANING.get(
-            self.kind, self.kind
-        )
-        return (
-            f"{self.delay_minutes} min {meaning.replace('once', 'after', 1)}"
-            if self.delay_minutes
-            else meaning
-        )
+        meanings = _MEANING | _ARRAY_MEANING if self.is_array else _MEANING
+        meaning = meanings.get(self.kind, self.kind)
+        return f"{self.delay_minutes} min {meaning}" if self.delay_minutes else meaning
 
-    def can_never_be(self, states: Sequence[str]) -> bool:
-        """Whether the other job, or tasks of it, ended in a way that rules it out."""
-        if self.said == "failed":
+    def is_hopeless(self, states: Sequence[str]) -> bool:
+        """Whether the other job, or its tasks, ended in states that rule it out."""
+        if self.status == "failed":
             return True
         if self.kind in ("afterok", "aftercorr"):
             bad = [state in ENDED_BADLY and state != JobState.GONE for state in states]
@@ -130,8 +125,8 @@ class Dependency(Struct, frozen=True):
             dict.fromkeys(condition.job_id for condition in self.conditions if condition.job_id)
         )
 
-    def names(self, job_id: str, array_id: str | None) -> Condition | None:
-        """The condition that speaks of a job: of itself, or of the array it is a task of."""
+    def find_condition(self, job_id: str, array_id: str | None) -> Condition | None:
+        """Return the condition on a job or on its array."""
         own_array_id = array_id or parse_array_id(job_id)
         for condition in self.conditions:
             if condition.job_id == job_id or (
@@ -142,10 +137,10 @@ class Dependency(Struct, frozen=True):
 
 
 def parse_dependency(text: str | None) -> Dependency:
-    """Reads `afterok:123_*(unfulfilled),afterany:124`, `afterok:1?afternotok:3`, `after:1+5`,
+    """Parse `afterok:123_*(unfulfilled),afterany:124`, `afterok:1?afternotok:3`, `after:1+5`,
     `afterany:9.server:15[].server`, `singleton`.
 
-    What cannot be read is left out: a dependency is shown as it was written as well.
+    Unknown parts are left out, as the original text is shown too.
     """
     if not text:
         return Dependency()
@@ -155,23 +150,20 @@ def parse_dependency(text: str | None) -> Dependency:
         if found is None:
             continue
         kind = found[1].lower()
-        jobs = found[2]
-        reported = (found[3] or "").lower()
+        status = (found[3] or "").lower()
         if kind == "on":
-            # PBS: so many jobs that will name this one; it names none itself.
+            # PBS: a number of jobs that will name this job; it names none itself.
             continue
-        if not jobs:
-            if kind == SINGLETON:
-                conditions.append(Condition(kind, said=reported))
-            continue
-        for job in jobs.split(":"):
+        if kind == SINGLETON and not found[2]:
+            conditions.append(Condition(kind, status=status))
+        for job in (found[2] or "").split(":"):
             named = _JOB.fullmatch(job.strip())
             if named is not None:
                 number, task, delay = named.groups()
                 job_id = f"{number}_{task}" if task and task != "*" else number
                 is_array = task == "*" or "[]" in number
                 conditions.append(
-                    Condition(kind, job_id, is_array, int(delay) if delay else None, reported)
+                    Condition(kind, job_id, is_array, int(delay) if delay else None, status)
                 )
     return Dependency(tuple(conditions), is_any="?" in text)
 
@@ -195,21 +187,12 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
     known = list(rows)
     branches = []
     for condition in dependency.conditions:
-        job_tables = (
-            [row for row in known if condition.job_id in (row["id"], row["array_id"])]
-            if condition.job_id
-            else []
-        )
-        states = _states(job_tables)
-        branches.append(
-            Branch(
-                condition.job_id,
-                str(job_tables[0]["name"] or "") if job_tables else "",
-                states,
-                condition.text(),
-                is_hopeless=condition.can_never_be(list(states)),
-            )
-        )
+        job_id = condition.job_id
+        members = [row for row in known if job_id and job_id in (row["id"], row["array_id"])]
+        name = str(members[0]["name"] or "") if members else ""
+        states = _state_counts(members)
+        is_hopeless = condition.is_hopeless(list(states))
+        branches.append(Branch(job_id, name, states, condition.text(), is_hopeless=is_hopeless))
     return branches
 
 
@@ -229,12 +212,14 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
 
     def add(job_id: str, array_id: str | None, depth: int) -> None:
         for row, dependency in parsed:
-            condition = dependency.names(job_id, array_id)
+            condition = dependency.find_condition(job_id, array_id)
             if condition is None or row["id"] in seen or len(branches) >= _MAX_ROWS:
                 continue
             seen.add(row["id"])
             branches.append(
-                Branch(row["id"], str(row["name"] or ""), _states([row]), condition.text(), depth)
+                Branch(
+                    row["id"], str(row["name"] or ""), _state_counts([row]), condition.text(), depth
+                )
             )
             if depth + 1 < _MAX_DEPTH:
                 add(str(row["array_id"] or row["id"]), row["array_id"], depth + 1)
@@ -252,10 +237,9 @@ def format_never(branches: Sequence[Branch], is_any: bool) -> str:
     return f"can never start: {which} did not end that way; cancel it, or change its dependency"
 
 
-def _states(rows: Sequence[Row]) -> dict[str, int]:
-    states: dict[str, int] = {}
+def _state_counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Count the tasks in each state: active, waiting, then ended."""
+    counts: Counter[str] = Counter()
     for row in rows:
-        state = str(row["state"])
-        states[state] = states.get(state, 0) + (row["_tasks"] or 1)
-    rank: dict[str, int] = {**dict.fromkeys(ACTIVE, 0), **dict.fromkeys(ENDED, 2)}
-    return dict(sorted(states.items(), key=lambda pair: rank.get(pair[0], 1)))
+        counts[str(row["state"])] += row["_tasks"] or 1
+    return dict(sorted(counts.items(), key=lambda pair: (pair[0] in ENDED, pair[0] not in ACTIVE)))

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import as_array, digits
+from hpcdash.domain.array_tasks import ArrayTasks, read_all_tasks
+from hpcdash.domain.columns import as_array, digits, has_state, with_columns
 from hpcdash.domain.schema import WORD
 from hpcdash.domain.states import ACTIVE, ENDED, UNAVAILABLE, WAITING, JobState
 from hpcdash.domain.triage import normalised
 
 OLD_STATE = "_old_state"
-_ALL_STATES = pa.array([state.value for state in JobState], pa.string())
 OLD_REASON = "_old_reason"
-_OF_EACH = ("id", "name", "state", "reason")
-MAX_TOLD = 200
+MAX_REASON_CHANGES = 200
+_ALL_STATES = pa.array([state.value for state in JobState], pa.string())
+_REASON_COLUMNS = ("id", "name", "state", "reason")
 
 
 class JobsDiff(Struct, frozen=True):
@@ -47,7 +47,7 @@ class JobsDiff(Struct, frozen=True):
 
 
 def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
-    """Compares two tables of domain.schema.JOBS by id; rows without an id are left out.
+    """Compare two tables of domain.schema.JOBS by id; rows without an id are left out.
 
     The record of an array's pending tasks is the same record however many tasks it still holds, and
     a task that ran out of it was pending before. An array task has vanished when no row of its
@@ -65,25 +65,22 @@ def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
     is_old_absent = pc.and_(pc.invert(pc.is_in(old_ids, value_set=new_ids)), old_ids.is_valid())
     from_state = old_states.take(known_at)
     is_new = known_at.is_null()
-    is_array_row = as_array(after["array_id"]).is_valid()
-    if pc.any(pc.and_(is_new, is_array_row)).as_py():
-        from_state = _origin_states(before, after, pc.and_(is_new, is_array_row), from_state)
+    is_new_task = pc.and_(is_new, as_array(after["array_id"]).is_valid())
+    if pc.any(is_new_task).as_py():
+        origins = _task_states(after.filter(is_new_task), before)
+        from_state = pc.replace_with_mask(from_state, is_new_task, origins)
 
     is_known = from_state.is_valid()
     differs = pc.fill_null(pc.not_equal(from_state, new_states), False)
-    was_waiting = pc.is_in(from_state, value_set=_state_set(WAITING))
-    is_ended = pc.is_in(new_states, value_set=_state_set(ENDED))
-    was_ended = pc.is_in(from_state, value_set=_state_set(ENDED))
-    started = pc.and_(was_waiting, pc.is_in(new_states, value_set=_state_set(ACTIVE)))
-    ended = pc.and_(pc.and_(differs, is_ended), pc.invert(was_ended))
+    started = pc.and_(_is_any(from_state, WAITING), _is_any(new_states, ACTIVE))
+    has_ended = pc.and_(_is_any(new_states, ENDED), pc.invert(_is_any(from_state, ENDED)))
+    ended = pc.and_(differs, has_ended)
     other = pc.and_(differs, pc.invert(pc.or_(started, ended)))
     appeared = pc.and_(pc.and_(is_new, pc.invert(is_known)), new_ids.is_valid())
 
-    was_unfinished = pc.invert(pc.is_in(old_states, value_set=_state_set(ENDED)))
-    absent = before.filter(pc.and_(is_old_absent, was_unfinished))
-    absent_now = _states_in_records(absent, after)
-    was_active = pc.is_in(_states(absent), value_set=_state_set(ACTIVE))
-    is_moved = pc.and_(was_active, pc.is_in(absent_now, value_set=_state_set(WAITING)))
+    absent = before.filter(pc.and_(is_old_absent, pc.invert(_is_any(old_states, ENDED))))
+    absent_now = _task_states(absent, after)
+    is_moved = pc.and_(_is_any(_states(absent), ACTIVE), _is_any(absent_now, WAITING))
     moved = absent.filter(is_moved)
     vanished = absent.filter(absent_now.is_null())
     marked = _with_old_state(after, from_state)
@@ -91,12 +88,9 @@ def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
     if moved.num_rows:
         # Back in the pending record of its array, as after a requeue: the row as it was, in the
         # record's state.
-        place = moved.schema.get_field_index("state")
         states_now = absent_now.filter(is_moved).dictionary_encode().cast(WORD)
-        now = moved.set_column(place, moved.schema.field(place), states_now)
-        changed = pa.concat_tables(
-            [changed, _with_old_state(now, _states(moved))]
-        ).unify_dictionaries()
+        requeued = _with_old_state(with_columns(moved, {"state": states_now}), _states(moved))
+        changed = pa.concat_tables([changed, requeued]).unify_dictionaries()
     return JobsDiff(
         started=marked.filter(started),
         ended=marked.filter(ended),
@@ -107,29 +101,30 @@ def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
 
 
 def _states(table: pa.Table) -> pa.Array:
-    """The states as plain text; what is null or none of ours is `unknown`."""
+    """Return the states as plain text; null and any other state is `unknown`."""
     column = as_array(table["state"])
     codes = pc.index_in(column.dictionary, value_set=_ALL_STATES).take(column.indices)
     return pc.fill_null(_ALL_STATES.take(codes), JobState.UNKNOWN.value)
 
 
-def _state_set(states: Iterable[str]) -> pa.Array:
-    return pa.array(sorted(states), pa.string())
+def _is_any(states: pa.Array, requested: Iterable[str]) -> pa.Array:
+    return pc.is_in(states, value_set=pa.array(sorted(requested), pa.string()))
 
 
 def _with_old_state(table: pa.Table, states: pa.Array) -> pa.Table:
     return table.append_column(OLD_STATE, states.cast(pa.string()).dictionary_encode().cast(WORD))
 
 
-class _HeldTasks(Struct):
-    """Tasks in the rows of one array: single tasks and records of several, each with its state."""
+class _ArrayRows(Struct):
+    """Rows of one array: the state of each single task, and records of several tasks."""
 
     singles: dict[int, str] = field(default_factory=dict)
     records: list[tuple[ArrayTasks | None, str]] = field(default_factory=list)
 
     def task_state(self, requested: ArrayTasks | None) -> str | None:
-        """The state of a row that holds one of the tasks; any row when either list cannot be
-        read.
+        """Return the state of a row with one of the tasks.
+
+        Any row will do if either list of tasks is unknown.
         """
         for tasks, state in self.records:
             if requested is None or tasks is None or tasks.overlaps(requested):
@@ -143,105 +138,62 @@ class _HeldTasks(Struct):
         return next((self.singles[task] for task in requested if task in self.singles), None)
 
 
-def _parse_tasks(text: str | None) -> ArrayTasks | None:
-    """The tasks of a row; None when they are not known in full."""
-    try:
-        tasks = parse_tasks(text or "")
-    except ValueError:
-        return None
-    return None if tasks.is_incomplete else tasks
-
-
-def _rows(table: pa.Table) -> Iterable[tuple[str, str | None, str]]:
-    states: list[str] = _states(table).to_pylist()
-    return zip(table["array_id"].to_pylist(), table["array_task"].to_pylist(), states, strict=True)
-
-
-def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
-    held: defaultdict[str, _HeldTasks] = defaultdict(_HeldTasks)
-    for array_id, task, state in _rows(
-        table.filter(pc.is_in(table["array_id"], value_set=array_ids, skip_nulls=True))
-    ):
-        if (number := digits(task)) is not None:
-            held[array_id].singles[number] = state
+def _task_states(rows: pa.Table, table: pa.Table) -> pa.Array:
+    """Return, for each of `rows`, the state of the row of `table` that has its tasks; else null."""
+    array_ids = pc.unique(as_array(rows["array_id"]).drop_null())
+    members = table.filter(pc.is_in(table["array_id"], value_set=array_ids, skip_nulls=True))
+    arrays: defaultdict[str, _ArrayRows] = defaultdict(_ArrayRows)
+    columns = (members["array_id"], members["array_task"], _states(members))
+    for array_id, text, state in zip(*(column.to_pylist() for column in columns), strict=True):
+        if (task := digits(text)) is not None:
+            arrays[array_id].singles[task] = state
         elif state in WAITING:
-            # A row for the whole running array has no information on its tasks.
-            held[array_id].records.append((_parse_tasks(task), state))
-    return held
-
-
-def _origin_states(
-    before: pa.Table, after: pa.Table, is_requested: pa.Array, known: pa.Array
-) -> pa.Array:
-    """`known` with, for the wanted rows, the state of the row that held their tasks before."""
-    rows = after.filter(is_requested)
-    held = _held_tasks(before, pc.unique(as_array(rows["array_id"])))
-    origins = [
-        held[array_id].task_state(_parse_tasks(task)) if array_id in held else None
-        for array_id, task, _ in _rows(rows)
-    ]
-    return pc.replace_with_mask(known, is_requested, pa.array(origins, pa.string()))
-
-
-def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
-    """For each row whose id is gone, the state of the row of its array that holds its tasks now;
-    else null.
-    """
-    array_ids = as_array(absent["array_id"])
-    if array_ids.null_count == len(array_ids):
-        return pa.nulls(len(array_ids), pa.string())
-    held = _held_tasks(after, pc.unique(array_ids.drop_null()))
-    if not held:
-        return pa.nulls(len(array_ids), pa.string())
+            # A row for a whole running array has no information on its tasks.
+            arrays[array_id].records.append((read_all_tasks(text), state))
+    pairs = zip(rows["array_id"].to_pylist(), rows["array_task"].to_pylist(), strict=True)
     states = [
-        held[array_id].task_state(_parse_tasks(task)) if array_id in held else None
-        for array_id, task, _ in _rows(absent)
+        arrays[array_id].task_state(read_all_tasks(text)) if array_id in arrays else None
+        for array_id, text in pairs
     ]
     return pa.array(states, pa.string())
 
 
 def reason_changes(before: pa.Table, after: pa.Table) -> list[Mapping[str, Any]]:
-    """Return at most MAX_TOLD rows of JOBS that waited before and after, now for another reason.
+    """Return at most MAX_REASON_CHANGES rows of JOBS that waited before and after, now for another
+    reason.
 
     Each has id, name, state, reason, `_old_state` and `_old_reason`. A reason that differs only in
     its figures, as PBS's do from cycle to cycle, is the same; a reason that is no longer reported
     is no change.
     """
-    old = _waiting(before)
-    new = _waiting(after)
-    at = pc.index_in(as_array(new["id"]), value_set=as_array(old["id"]), skip_nulls=True)
-    old_reasons = as_array(old["reason"]).cast(pa.string()).take(at)
+    old = before.filter(has_state(before, WAITING))
+    new = after.filter(has_state(after, WAITING))
+    places = pc.index_in(as_array(new["id"]), value_set=as_array(old["id"]), skip_nulls=True)
+    old_reasons = as_array(old["reason"]).cast(pa.string()).take(places)
     reasons = as_array(new["reason"]).cast(pa.string())
-    differs = pc.and_(
-        at.is_valid(), pc.fill_null(pc.not_equal(reasons, pc.fill_null(old_reasons, "")), False)
+    differs = pc.fill_null(pc.not_equal(reasons, pc.fill_null(old_reasons, "")), False)
+    rows = (
+        new.select(_REASON_COLUMNS)
+        .append_column(OLD_REASON, old_reasons)
+        .append_column(OLD_STATE, as_array(old["state"]).cast(pa.string()).take(places))
+        .filter(pc.and_(places.is_valid(), differs))
+        # Rows that differ in their figures alone are dropped below.
+        .slice(0, 5 * MAX_REASON_CHANGES)
+        .to_pylist()
     )
-    if not pc.any(differs).as_py():
-        return []
-    reported = new.select(_OF_EACH).append_column(OLD_REASON, old_reasons)
-    reported = reported.append_column(
-        OLD_STATE, as_array(old["state"]).cast(pa.string()).take(at)
-    ).filter(differs)
-    rows = reported.slice(0, 5 * MAX_TOLD).to_pylist()
-    return [row for row in rows if normalised(row["reason"]) != normalised(row[OLD_REASON] or "")][
-        :MAX_TOLD
+    changes = [
+        row for row in rows if normalised(row["reason"]) != normalised(row[OLD_REASON] or "")
     ]
-
-
-def _waiting(table: pa.Table) -> pa.Table:
-    states = as_array(table["state"]).cast(pa.string())
-    return table.filter(pc.is_in(states, value_set=pa.array(sorted(WAITING), pa.string())))
+    return changes[:MAX_REASON_CHANGES]
 
 
 def lost_nodes(before: pa.Table, after: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of domain.schema.NODES of the nodes that start no job any more, and did
     before.
     """
-    unavailable = pa.array(sorted(UNAVAILABLE), pa.string())
-
-    def is_unavailable(nodes: pa.Table) -> pa.ChunkedArray:
-        return pc.is_in(nodes["state"].cast(pa.string()), value_set=unavailable)
-
-    available = before.filter(pc.invert(is_unavailable(before)))["name"].combine_chunks()
-    is_lost = pc.and_(is_unavailable(after), pc.is_in(after["name"], value_set=available))
-    rows: list[dict[str, Any]] = after.filter(is_lost).to_pylist()
+    available = as_array(before.filter(pc.invert(has_state(before, UNAVAILABLE)))["name"])
+    was_available = pc.is_in(as_array(after["name"]), value_set=available)
+    rows: list[dict[str, Any]] = after.filter(
+        pc.and_(has_state(after, UNAVAILABLE), was_available)
+    ).to_pylist()
     return rows

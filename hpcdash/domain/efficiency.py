@@ -17,7 +17,7 @@ _LITTLE_CPU = 0.5
 _LITTLE_MEMORY = 0.5
 _WORTH_BYTES = 2 << 30
 _LITTLE_GPU_PERCENT = 10
-# To the next of these a suggested size is rounded up.
+# A suggested size is rounded up to the next GiB.
 _GIB = 1 << 30
 _HEADROOM = 1.2
 
@@ -48,9 +48,7 @@ class Used(Protocol):
 
 
 class Meter(Struct, frozen=True):
-    """One resource: what was used in words, and the part of what was asked for (None: not
-    known).
-    """
+    """Use of a resource as text, and as a fraction of the requested amount, None if unknown."""
 
     label: str
     text: str
@@ -58,7 +56,7 @@ class Meter(Struct, frozen=True):
 
 
 def cpu_fraction(used: Used) -> float | None:
-    """CPU seconds of what the CPUs had in the time; None where any of it is not known."""
+    """Return the CPU seconds as a fraction of the CPUs' time; None if any of it is unknown."""
     if used.cpu_seconds is None or not used.cpus or not used.elapsed_seconds:
         return None
     return used.cpu_seconds / (used.cpus * used.elapsed_seconds)
@@ -71,7 +69,9 @@ def memory_fraction(used: Used) -> float | None:
 
 
 def meters(used: Used, nodes: int | None = 1) -> list[Meter]:
-    """CPU and memory always, GPUs where the job has some, disk where it is known."""
+    """Return the meters of CPU and memory, of GPUs if the job has some, and of the disk if
+    known.
+    """
     shown = [_cpu(used), _memory(used, nodes)]
     if used.gpus:
         shown.append(_gpu(used))
@@ -127,11 +127,10 @@ def _percent(fraction: float) -> str:
 
 
 def advice(used: Used, state: str) -> str:
-    """One line on what to ask for next time, where it is plain and true; '' else, and for jobs of a
-    few minutes.
+    """Return a line on what to request next time; '' if nothing is certain, and for jobs of a few
+    minutes.
 
-    Memory is spoken of when a job ended by itself: one that runs may want more, one that was
-    stopped might have.
+    There is advice on memory for completed jobs only: others may need more, or might have.
     """
     fraction = memory_fraction(used)
     if state == JobState.OUT_OF_MEMORY:
@@ -142,7 +141,9 @@ def advice(used: Used, state: str) -> str:
     if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
         return ""
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
-        return f"its {_some(used.gpus, 'GPU')} were nearly idle: does the program detect them?"
+        if used.gpus == 1:
+            return "its GPU was nearly idle: does the program detect it?"
+        return f"its {used.gpus} GPUs were nearly idle: does the program detect them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
         peak = used.memory_peak_bytes or 0
         requested = used.requested_memory_bytes or 0
@@ -176,7 +177,3 @@ def _busy(cores: float) -> str:
     if 0 < cores < 0.1:
         return "< 0.1"
     return f"{cores:.1f}".removesuffix(".0")
-
-
-def _some(count: int, what: str) -> str:
-    return what if count == 1 else f"{count} {what}s"

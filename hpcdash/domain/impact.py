@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.columns import state_place
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.units import format_span
@@ -28,8 +29,103 @@ _FOR_STATES: dict[str, frozenset[JobState]] = {
     "alter": WAITING | ACTIVE | _UNKNOWN,
     "delete": (ENDED - {JobState.GONE}) | _UNKNOWN,
 }
-_NEEDS_A_GOOD_END = frozenset({"afterok", "aftercorr"})
+_NEEDS_SUCCESS = frozenset({"afterok", "aftercorr"})
 _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState.SUSPENDED)}
+
+
+class _Effect(Struct, frozen=True):
+    """A sentence on the jobs in some states, of which there are one or several."""
+
+    states: frozenset[JobState]
+    singular: str
+    plural: str
+
+    def sentence(self, rows: Iterable[Row]) -> str:
+        """Return the sentence with the number of jobs; '' if there are none."""
+        count = count_jobs(row for row in rows if row["state"] in self.states)
+        if not count:
+            return ""
+        return self.singular if count == 1 else self.plural.format(count)
+
+
+_RERUN = _Effect(
+    ENDED,
+    "1 ended job runs again under the same ID",
+    "{} ended jobs run again under the same IDs",
+)
+_RESUMPTION = _Effect(frozenset(JobState) - ENDED, "1 resumes", "{} resume")
+_EFFECTS: dict[str, tuple[_Effect, ...]] = {
+    "cancel": (
+        _Effect(
+            WAITING,
+            "1 pending job loses its place in the queue",
+            "{} pending jobs lose their place in the queue",
+        ),
+    ),
+    "requeue": (
+        _Effect(
+            ACTIVE,
+            "1 starts its script from the beginning",
+            "{} start their script from the beginning",
+        ),
+        _RERUN,
+    ),
+    "hold": (
+        _Effect(
+            WAITING,
+            "1 waiting will not start until released",
+            "{} waiting will not start until released",
+        ),
+        _Effect(
+            ACTIVE,
+            "1 running keeps running: the hold takes effect if requeued",
+            "{} running keep running: the hold takes effect if requeued",
+        ),
+    ),
+    "release": (
+        _Effect(
+            WAITING,
+            "1 held can start when its turn comes",
+            "{} held can start when their turn comes",
+        ),
+    ),
+    "suspend": (
+        _Effect(
+            ACTIVE,
+            "1 running stops computing until resumed",
+            "{} running stop computing until resumed",
+        ),
+        _Effect(
+            ACTIVE,
+            "it keeps its nodes and memory; others may get the CPUs",
+            "they keep their nodes and memory; others may get the CPUs",
+        ),
+    ),
+    "resume": (
+        _Effect(
+            ACTIVE,
+            "1 suspended continues where it stopped",
+            "{} suspended continue where they stopped",
+        ),
+    ),
+    "delete": (
+        _Effect(
+            ENDED,
+            "the cluster deletes 1 ended job, its state, exit status and script",
+            "the cluster deletes {} ended jobs, their states, exit statuses and scripts",
+        ),
+        _Effect(
+            ACTIVE | WAITING,
+            "1 has not ended, and can only be cancelled",
+            "{} have not ended, and can only be cancelled",
+        ),
+    ),
+}
+# The work of running jobs is lost, unless …
+_SAVED_IF = {
+    "cancel": ("it saves checkpoints", "they save checkpoints"),
+    "requeue": ("it resumes from a checkpoint", "they resume from a checkpoint"),
+}
 
 
 class ActionChoice(Struct, frozen=True):
@@ -48,10 +144,10 @@ class ActionChoice(Struct, frozen=True):
 def choose(
     verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequence[str] = ()
 ) -> ActionChoice:
-    """The rows a verb makes sense for, with their ids.
+    """Choose the rows that a verb makes sense for, with their IDs.
 
-    `hold` releases, and `suspend` resumes, where there is none to hold or suspend but some that
-    are; else it is for those that are not. A hold of jobs that all run is for these.
+    `hold` releases held jobs, and `suspend` resumes suspended jobs, if there are no others that it
+    applies to. Jobs that are active are held if all are.
     """
     living = [row for row in rows if row["state"] not in ENDED]
     if verb in _OPPOSITES and living:
@@ -72,10 +168,10 @@ def choose(
 
 
 def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str) -> ActionChoice:
-    """The choice for whole arrays in place of tasks, where the scheduler does the verb to no less.
+    """Replace tasks by their whole arrays, for a scheduler that cannot act on less.
 
-    The rows are then those of the array's tasks that wait, among those `known`: what runs stays as
-    it is. Where these are not the rows of the choice, `left_out` says so.
+    The rows are then the pending tasks of the arrays among the `known` rows, as running tasks stay
+    as they are. If these are not the rows of the choice, `left_out` has a note.
     """
     array_ids = {str(row["id"]): str(row["array_id"]) for row in choice.rows if row["array_id"]}
     arrays = dict.fromkeys(array_ids[job_id] for job_id in choice.job_ids if job_id in array_ids)
@@ -86,25 +182,25 @@ def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str
         for row in known
         if row["array_id"] in arrays and row["state"] in WAITING
     }
-    theirs = [row for row in choice.rows if row["array_id"] in arrays]
-    rows = [row for row in choice.rows if row["array_id"] not in arrays] + list(
-        waiting.values() or theirs
-    )
+    tasks = [row for row in choice.rows if row["array_id"] in arrays]
+    plain_jobs = [row for row in choice.rows if row["array_id"] not in arrays]
     ids = dict.fromkeys(array_ids.get(job_id, job_id) for job_id in choice.job_ids)
-    others = (
-        ""
-        if {str(row["id"]) for row in theirs} == set(waiting)
-        else f"{scheduler} can {choice.verb} whole arrays"
-    )
-    reported = (f"{others} only: all pending tasks of {', '.join(arrays)}",) if others else ()
-    return ActionChoice(choice.verb, tuple(ids), tuple(rows), (*reported, *choice.left_out))
+    left_out = choice.left_out
+    if {str(row["id"]) for row in tasks} != set(waiting):
+        note = (
+            f"{scheduler} can {choice.verb} whole arrays only: "
+            f"all pending tasks of {', '.join(arrays)}"
+        )
+        left_out = (note, *left_out)
+    rows = (*plain_jobs, *(waiting.values() or tasks))
+    return ActionChoice(choice.verb, tuple(ids), rows, left_out)
 
 
 def _ids(
     verb: str, job_ids: Sequence[str], rows: Sequence[Row], remaining: Sequence[Row]
 ) -> tuple[str, ...]:
-    """The ids that mean the kept rows and no other: an array's number where all of it is meant,
-    else its rows'.
+    """Return the IDs of the remaining rows: an array's number if all of it remains, else its rows'
+    IDs.
     """
     known = {str(row["id"]): str(row["array_id"] or "") for row in rows}
     remaining_ids = {str(row["id"]) for row in remaining}
@@ -119,13 +215,12 @@ def _ids(
                 ids[job_id] = None
             continue
         members = rows_by_array.get(job_id, [])
-        theirs = [str(row["id"]) for row in members if row["id"] in remaining_ids]
+        chosen = [str(row["id"]) for row in members if row["id"] in remaining_ids]
         # Cancelling an array with ended tasks cancels the rest of it.
         touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
-        # To requeue one by its number would run again tasks that succeeded and are in no list any
-        # more.
-        is_whole = verb != "requeue" and bool(theirs) and len(theirs) == len(touched)
-        ids.update(dict.fromkeys([job_id] if is_whole else theirs))
+        # A requeue by the array's number would rerun tasks that succeeded and are no longer listed.
+        is_whole = verb != "requeue" and bool(chosen) and len(chosen) == len(touched)
+        ids.update(dict.fromkeys([job_id] if is_whole else chosen))
     # PBS gives an array's row the array's own id.
     return tuple(
         job_id for job_id in ids if known.get(job_id) == job_id or known.get(job_id) not in ids
@@ -135,15 +230,16 @@ def _ids(
 def _left_out(
     verb: str, rows: Sequence[Row], requested: frozenset[JobState], missing: Sequence[str]
 ) -> tuple[str, ...]:
-    others = [row for row in rows if row["state"] not in requested]
     texts = {
         JobState.HELD: "already held",
         JobState.SUSPENDED: "already suspended",
         JobState.GONE: "gone",
     }
-    reasons: dict[str, int] = {}
-    for row in others:
+    reasons: Counter[str] = Counter()
+    for row in rows:
         state = row["state"]
+        if state in requested:
+            continue
         if state in ENDED and state != JobState.GONE:
             reason = "already finished"
         elif verb in ("suspend", "resume", "signal") and state in WAITING:
@@ -156,7 +252,7 @@ def _left_out(
             reason = "running, which a hold does not stop"
         else:
             reason = texts.get(state, str(state).replace("_", " "))
-        reasons[reason] = reasons.get(reason, 0) + _tasks(row)
+        reasons[reason] += _tasks(row)
     if missing:
         reasons["no longer listed"] = len(missing)
     return tuple(f"{count} {reason} (skipped)" for reason, count in reasons.items())
@@ -169,11 +265,8 @@ def count_jobs(rows: Iterable[Row]) -> int:
 
 def state_counts(rows: Iterable[Row]) -> dict[str, int]:
     """Count the jobs in each state, the most alive first."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[str(row["state"])] = counts.get(str(row["state"]), 0) + _tasks(row)
-    rank = {state: place for place, state in enumerate(STATE_ORDER)}
-    return dict(sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank))))
+    counts = _column_counts(rows, "state")
+    return dict(sorted(counts.items(), key=lambda pair: state_place(pair[0])))
 
 
 def owners(rows: Iterable[Row]) -> dict[str, int]:
@@ -181,16 +274,20 @@ def owners(rows: Iterable[Row]) -> dict[str, int]:
 
     The names are still hostile.
     """
-    counts: dict[str, int] = {}
+    return dict(_column_counts(rows, "user").most_common())
+
+
+def _column_counts(rows: Iterable[Row], column: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
     for row in rows:
-        name = str(row["user"] or "")
-        counts[name] = counts.get(name, 0) + _tasks(row)
-    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+        counts[str(row[column] or "")] += _tasks(row)
+    return counts
 
 
 def format_spent(rows: Iterable[Row]) -> str:
-    """`14 h 20 min of run time, 115 GPU-hours`: what rows took so far, together; '' where that is
-    not known.
+    """Format the resources that rows used so far, as `14 h 20 min of run time, 115 GPU-hours`.
+
+    '' if they are unknown.
     """
     seconds = gpu_seconds = cpu_seconds = 0
     for row in rows:
@@ -209,9 +306,7 @@ def format_spent(rows: Iterable[Row]) -> str:
 
 
 def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
-    """The ids among `others` of jobs that wait for some of these to end well, and may never start
-    without that.
-    """
+    """Return the IDs of jobs among `others` that may never start unless some of `rows` succeed."""
     touched = {str(row["id"]) for row in rows}
     names = touched | {str(row["array_id"]) for row in rows if row["array_id"]}
     ids: dict[str, None] = {}
@@ -219,7 +314,10 @@ def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
         if other["id"] in touched or other["state"] not in WAITING:
             continue
         conditions = parse_dependency(other["dependency"]).conditions
-        if any(one.kind in _NEEDS_A_GOOD_END and one.job_id in names for one in conditions):
+        if any(
+            condition.kind in _NEEDS_SUCCESS and condition.job_id in names
+            for condition in conditions
+        ):
             ids[str(other["id"])] = None
     return tuple(ids)
 
@@ -232,134 +330,36 @@ def describe_impact(
     `alter` and `signal` are described elsewhere. `checkpoints` are the folders that jobs resume
     from at each start, by a row's id.
     """
-    notify = _TELLERS.get(verb)
     if verb == "requeue" and checkpoints:
-        going_on = [row for row in rows if str(row["id"]) in checkpoints]
-        others = [row for row in rows if str(row["id"]) not in checkpoints]
-        return (*_going_on(going_on, checkpoints), *describe_impact(verb, others))
-    if notify is None:
-        return ()
-    active = [row for row in rows if row["state"] in ACTIVE]
-    waiting = [row for row in rows if row["state"] in WAITING]
-    ended = [row for row in rows if row["state"] in ENDED]
-    return tuple(notify(active, waiting, ended))
+        by_folder: dict[str | None, list[Row]] = {}
+        for row in rows:
+            by_folder.setdefault(checkpoints.get(str(row["id"])), []).append(row)
+        others = by_folder.pop(None, [])
+        resumptions: list[str] = []
+        for folder, members in by_folder.items():
+            source = f"from the newest complete checkpoint in {folder}"
+            if rerun := _RERUN.sentence(members):
+                resumptions.append(f"{rerun}, {source}")
+            if resumption := _RESUMPTION.sentence(members):
+                resumptions.append(f"{resumption} {source}; work since then is lost")
+        return (*resumptions, *describe_impact(verb, others))
+    sentences = [effect.sentence(rows) for effect in _EFFECTS.get(verb, ())]
+    if verb in _SAVED_IF:
+        active = [row for row in rows if row["state"] in ACTIVE]
+        sentences.insert(0, _format_loss(active, *_SAVED_IF[verb]))
+    return tuple(filter(None, sentences))
 
 
-def _cancelled(
-    active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]
-) -> Iterable[str]:
-    if active:
-        yield _lost(active, "unless {they} {save} checkpoints")
-    if waiting:
-        count = count_jobs(waiting)
-        jobs = _one(count, "pending job loses its", "pending jobs lose their")
-        yield f"{count} {jobs} place in the queue"
-
-
-def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
-    if active:
-        yield _lost(active, "unless {they} {resume} from a checkpoint")
+def _format_loss(active: Sequence[Row], singular: str, plural: str) -> str:
     count = count_jobs(active)
-    if count:
-        whose = _one(count, "its", "their")
-        yield f"{count} {_one(count, 'starts', 'start')} {whose} script from the beginning"
-    count = count_jobs(ended)
-    if count:
-        yield (
-            f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same "
-            f"{_one(count, 'ID', 'IDs')}"
-        )
-
-
-def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[str]:
-    for folder in dict.fromkeys(checkpoints[str(row["id"])] for row in rows):
-        there = [row for row in rows if checkpoints[str(row["id"])] == folder]
-        source = f"from the newest complete checkpoint in {folder}"
-        if count := count_jobs(row for row in there if row["state"] in ENDED):
-            ids = _one(count, "ID", "IDs")
-            yield (
-                f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same "
-                f"{ids}, {source}"
-            )
-        if count := count_jobs(row for row in there if row["state"] not in ENDED):
-            yield f"{count} {_one(count, 'resumes', 'resume')} {source}; work since then is lost"
-
-
-def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
-    if count := count_jobs(waiting):
-        yield f"{count} waiting will not start until released"
-    if count := count_jobs(active):
-        yield (
-            f"{count} running {_one(count, 'keeps', 'keep')} running: the hold takes effect if "
-            "requeued"
-        )
-
-
-def _released(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
-    if count := count_jobs(waiting):
-        yield f"{count} held can start when {_one(count, 'its', 'their')} turn comes"
-
-
-def _suspended(
-    active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]
-) -> Iterable[str]:
-    if count := count_jobs(active):
-        yield f"{count} running {_one(count, 'stops', 'stop')} computing until resumed"
-        yield (
-            f"{_one(count, 'it keeps its', 'they keep their')} nodes and memory; others may get "
-            "the CPUs"
-        )
-
-
-def _resumed(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
-    if count := count_jobs(active):
-        yield (
-            f"{count} suspended {_one(count, 'continues', 'continue')} where "
-            f"{_one(count, 'it', 'they')} stopped"
-        )
-
-
-def _deleted(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
-    if count := count_jobs(ended):
-        lost = _one(
-            count,
-            "job, its state, exit status and script",
-            "jobs, their states, exit statuses and scripts",
-        )
-        yield f"the cluster deletes {count} ended {lost}"
-    if count := count_jobs((*active, *waiting)):
-        yield f"{count} {_one(count, 'has', 'have')} not ended, and can only be cancelled"
-
-
-_TELLERS: dict[str, Callable[[Sequence[Row], Sequence[Row], Sequence[Row]], Iterable[str]]] = {
-    "cancel": _cancelled,
-    "requeue": _requeued,
-    "hold": _held,
-    "release": _released,
-    "suspend": _suspended,
-    "resume": _resumed,
-    "delete": _deleted,
-}
-
-
-def _lost(active: Sequence[Row], unless: str) -> str:
-    count = count_jobs(active)
-    is_one = count == 1
-    unless = unless.format(
-        they="it" if is_one else "they",
-        save="saves" if is_one else "save",
-        resume="resumes" if is_one else "resume",
-    )
-    spent = format_spent(active)
-    suspended = sum(_tasks(row) for row in active if row["state"] == JobState.SUSPENDED)
-    word = "running or suspended"
+    if not count:
+        return ""
+    suspended = count_jobs(row for row in active if row["state"] == JobState.SUSPENDED)
+    state = "running or suspended"
     if suspended in (0, count):
-        word = "suspended" if suspended else "running"
-    return f"{count} {word}: {spent or 'all work so far'} will be lost {unless}"
-
-
-def _one(count: int, singular: str, plural: str) -> str:
-    return singular if count == 1 else plural
+        state = "suspended" if suspended else "running"
+    spent = format_spent(active) or "all work so far"
+    return f"{count} {state}: {spent} will be lost unless {singular if count == 1 else plural}"
 
 
 def _tasks(row: Row) -> int:

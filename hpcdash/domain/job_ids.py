@@ -1,4 +1,4 @@
-"""Job ids as people and rows write them; read, split and joined.
+"""Job IDs, as people and rows write them: parsed, split and joined.
 
 Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1, and 12_3@lab2 on another cluster of the site. PBS's:
 12.server, 12[].server (an array), 12[3].server, 12[3-5].server, where the server may be left out.
@@ -8,7 +8,6 @@ Ray's: raysubmit_xyz as Ray makes them, or any text that a person chose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
@@ -78,7 +77,7 @@ class JobId:
 
 
 def parse_job_id(text: str) -> JobId:
-    """Reads one id; raises BadJobId with the place."""
+    """Parse an ID; raises BadJobId with the position of its fault."""
     plain, cluster = plain_id(text)
     if cluster:
         return replace(parse_job_id(plain), cluster=cluster)
@@ -112,14 +111,22 @@ def parse_job_id(text: str) -> JobId:
     return JobId(str(int(number[0])), tasks, component, has_brackets, server)
 
 
+def read_job_id(text: str) -> JobId | None:
+    """Parse an ID; None for a text that is not one."""
+    try:
+        return parse_job_id(text)
+    except BadJobId:
+        return None
+
+
 def plain_id(job_id: str) -> tuple[str, str]:
-    """(the id, the Slurm cluster it names or ''): 12_3 and lab2 of 12_3@lab2."""
+    """Split 12_3@lab2 into 12_3 and lab2, its Slurm cluster; '' for none."""
     found = _ON_CLUSTER.fullmatch(job_id)
     return (found[1], found[2]) if found else (job_id, "")
 
 
 def with_cluster(job_id: str, cluster: str) -> str:
-    """The id on a cluster of Slurm's; as it is for ''."""
+    """Return the ID on a Slurm cluster; unchanged for ''."""
     return f"{job_id}@{cluster}" if cluster else job_id
 
 
@@ -140,7 +147,7 @@ def slurm_job_id(text: str) -> JobId:
 
 
 def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
-    """The tasks from `position` on, and where they end."""
+    """Parse the tasks from `position` on; return them and their end."""
     if task := _NUMBER.match(text, position):
         return ArrayTasks((range(int(task[0]), int(task[0]) + 1),)), task.end()
     if not text.startswith("[", position):
@@ -171,9 +178,9 @@ def _bad_item(body: str) -> int:
 
 
 def split_ids(text: str) -> list[str]:
-    """The ids of a list with commas or blanks between them; those within brackets belong to an id.
+    """Split a list of IDs at commas and blanks outside brackets.
 
-    Raises BadJobId where a comma has no id on one of its sides.
+    Raises BadJobId if an ID is missing on a side of a comma.
     """
     if missing := _MISSING.search(text):
         raise BadJobId(text, missing.start(), "an ID is missing next to a comma")
@@ -181,22 +188,12 @@ def split_ids(text: str) -> list[str]:
 
 
 def named_ids(text: str) -> list[str]:
-    """The ids of a list as split_ids has them where a scheduler made each of them; any other text
-    is one id.
+    """Split a list of IDs that schedulers made, like split_ids; any other text is one ID.
 
-    A person may give a job of Ray's an id with blanks and commas. Raises BadJobId as split_ids
-    does.
+    A person may give a Ray job an ID with blanks and commas. Raises BadJobId like split_ids.
     """
-    is_list = all(_MADE_BY_RAY.fullmatch(part) or _is_id(part) for part in _parts(text))
+    is_list = all(_MADE_BY_RAY.fullmatch(part) or read_job_id(part) for part in _parts(text))
     return split_ids(text) if is_list else [text]
-
-
-def _is_id(text: str) -> bool:
-    try:
-        parse_job_id(text)
-    except BadJobId:
-        return False
-    return True
 
 
 def _parts(text: str) -> list[str]:
@@ -213,29 +210,14 @@ def _parts(text: str) -> list[str]:
     return [part for part in (*parts, text[start:]) if part]
 
 
-def shared_tasks(one: ArrayTasks, other: ArrayTasks) -> ArrayTasks | None:
-    """The tasks that are in both, in order, each once; None where there is none."""
-    if other.count < one.count:
-        one, other = other, one
-    return joined_tasks(task for tasks in one.ranges for task in tasks if other.contains(task))
-
-
-def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
-    """Tasks as few ranges, in order, each once; None where there is none."""
-    ranges: list[range] = []
-    for task in sorted(set(tasks)):
-        if ranges and ranges[-1].stop == task:
-            ranges[-1] = range(ranges[-1].start, task + 1)
-        else:
-            ranges.append(range(task, task + 1))
-    return ArrayTasks(tuple(ranges)) if ranges else None
-
-
 def covers(requested: JobId, other: JobId) -> bool:
-    """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5]
-    covers 12_[5-9].
+    """Whether an ID includes another or a part of it: 12 covers 12_3 and 12+1, 12_[3-5] covers
+    12_[5-9].
     """
-    if requested.number != other.number or not _same_server(requested.server, other.server):
+    # A server may be missing, or lack its domain.
+    shorter, longer = sorted((requested.server, other.server), key=len)
+    is_same_server = shorter in ("", longer) or longer.startswith(f"{shorter}.")
+    if requested.number != other.number or not is_same_server:
         return False
     if requested.cluster and other.cluster and requested.cluster != other.cluster:
         return False
@@ -246,20 +228,9 @@ def covers(requested: JobId, other: JobId) -> bool:
     return other.tasks is not None and requested.tasks.overlaps(other.tasks)
 
 
-def _same_server(one: str, other: str) -> bool:
-    """Whether two names may be one server's: left out, the same, or one without its domain."""
-    return (
-        not one
-        or not other
-        or one == other
-        or one.startswith(f"{other}.")
-        or other.startswith(f"{one}.")
-    )
-
-
 def parse_array_id(job_id: str) -> str:
-    """The id of the array that a row's job is of: 12 for 12_3, 12[].server for 12[3].server; any
-    other id as it is.
+    """Return the ID of a task's array: 12 for 12_3, 12[].server for 12[3].server; any other ID
+    unchanged.
     """
     plain, cluster = plain_id(job_id)
     if cluster:
@@ -277,47 +248,38 @@ def parse_task_part(job_id: str) -> str:
     For example 3 of 12_3 and 12[3].server, [4-9] of 12_[4-9].
     """
     job_id, _ = plain_id(job_id)
-    if found := _SLURM_TASKS.fullmatch(job_id):
-        return found[2]
-    found = _PBS_TASKS.fullmatch(job_id)
+    found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
     return found[2] if found else ""
 
 
 def holds_many(job_id: str) -> bool:
-    """Whether a row's id stands for what is left of an array rather than for one job or task."""
+    """Whether a row's ID stands for an array or several of its tasks, not for one job or task."""
     job_id, _ = plain_id(job_id)
     found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
     return found is not None and not found[2].isdigit()
 
 
 def is_task(job_id: str) -> bool:
-    """Whether an id is that of one task of an array."""
-    job_id, _ = plain_id(job_id)
-    found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
-    return found is not None and found[2].isdigit()
+    """Whether an ID is that of a single task of an array."""
+    return parse_task_part(job_id).isdigit()
 
 
 def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
-    """The id of some tasks of an array, in the manner of the array's id; raises BadJobId for what
-    is no array's.
-    """
+    """Return the ID of tasks of an array, in the notation of the array's ID; raises BadJobId."""
     return str(replace(parse_job_id(array_id), tasks=replace(tasks, throttle=None)))
 
 
 def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
-    """An id as a person wrote it, in the manner of a row that it means: 12 is 12.server, or the
-    array's 12[].server.
+    """Return an ID that a person wrote in the notation of its row: 12.server for 12, or the array's
+    12[].server.
 
-    As it is where the row is another job's, or it is not an id at all.
+    It is unchanged if the row is another job's, or if it is not an ID.
     """
     if job_id in (row_id, array_id):
         return job_id
-    try:
-        requested = parse_job_id(job_id)
-        held = parse_job_id(row_id)
-    except BadJobId:
-        return job_id
-    if not covers(requested, held):
+    requested = read_job_id(job_id)
+    row_job = read_job_id(row_id)
+    if requested is None or row_job is None or not covers(requested, row_job):
         return job_id
     if array_id is None:
         return row_id
@@ -325,15 +287,13 @@ def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
 
 
 def parse_server(job_id: str) -> str:
-    """The PBS server that a row's id names, '' for none."""
+    """Return the PBS server in a row's ID; '' for none."""
     found = re.match(r"[0-9]+(?:\[[^\]]*\])?", job_id)
     named = _SERVER.fullmatch(job_id, found.end()) if found else None
     return named[1] if named else ""
 
 
 def parse_job_number(job_id: str) -> str:
-    """The digits a row's id begins with; '' where there are none, or more than any scheduler counts
-    to.
-    """
+    """Return the digits at the start of a row's ID; '' for none or for too many."""
     found = _NUMBER.match(job_id)
     return found[0] if found else ""

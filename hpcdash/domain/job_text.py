@@ -1,4 +1,4 @@
-"""Jobs in words: their states, how they ended, exit codes and signals."""
+"""Text on jobs: their states, how they ended, exit codes and signals."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _STATES: dict[str, str] = {
 
 
 def state_word(state: str) -> str:
-    """A state in at most ten letters: `out_of_memory` is `out of mem`."""
+    """Format a state in at most ten letters: `out_of_memory` is `out of mem`."""
     return _SHORT.get(state) or state.replace("_", " ")
 
 
 def format_requested(row: Mapping[str, Any]) -> str:
-    """`16 GPUs on 2 nodes`: what a row of domain.schema.JOBS waits for, or has."""
+    """Format the resources that a row of domain.schema.JOBS requested: `16 GPUs on 2 nodes`."""
     nodes = row["nodes"] or 0
     gpus = row["gpus"] or 0
     cpus = row["cpus"] or 0
@@ -54,12 +54,12 @@ def format_requested(row: Mapping[str, Any]) -> str:
 
 
 def format_clock_time(at: float, zone: tzinfo | None) -> str:
-    """`10:22:05` of an instant in epoch seconds."""
+    """Format an instant in epoch seconds as `10:22:05`."""
     return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):%H:%M:%S}"
 
 
 def format_end(row: Mapping[str, Any]) -> str:
-    """'signal 9', 'exit 3', or the scheduler's reason; '' where the state says it all."""
+    """Format 'signal 9', 'exit 3', or the scheduler's reason; '' if the state is enough."""
     if row["state"] in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY):
         return ""
     if row["exit_signal"]:
@@ -70,14 +70,14 @@ def format_end(row: Mapping[str, Any]) -> str:
 
 
 def format_exit_status(row: Mapping[str, Any]) -> str:
-    """The exit code of a job, or the signal that ended it; '' where neither is known."""
+    """Format the exit code of a job, or the signal that ended it; '' if both are unknown."""
     if row["exit_signal"]:
         return f"signal {row['exit_signal']}"
     return "" if row["exit_code"] is None else str(row["exit_code"])
 
 
 def format_where(row: Mapping[str, Any]) -> str:
-    """The nodes of a job, or in parentheses why it has none; both where its node is down."""
+    """Format the nodes of a job, or in parentheses the reason; both if its node is down."""
     nodes = row["node_list"]
     reason = row["reason"]
     if nodes and row["state"] != JobState.RUNNING:
@@ -97,7 +97,7 @@ def queue_note(row: Mapping[str, Any], now: float) -> str:
     return "; ".join(filter(None, (note, row["_server_note"])))
 
 
-def grouped(
+def field_groups(
     row: Mapping[str, Any],
     now: datetime,
     hint: str,
@@ -113,7 +113,8 @@ def grouped(
     """
     state = str(row["state"])
 
-    def when(value: datetime | None) -> str:
+    def when(column: str) -> str:
+        value = row[column]
         if value is None:
             return ""
         seconds = (now - value).total_seconds()
@@ -121,95 +122,67 @@ def grouped(
         relative = f"{span} ago" if seconds >= 0 else f"in {span}"
         return f"{value.astimezone(zone):%Y-%m-%d %H:%M:%S}  ({relative})"
 
-    def known(value: object) -> str:
-        return "" if value is None else str(value)
+    def known(column: str) -> str:
+        return "" if row[column] is None else str(row[column])
 
-    def joined(*parts: object) -> str:
-        return " / ".join(str(part) for part in parts if part)
+    def joined(*columns: str) -> str:
+        return " / ".join(str(row[column]) for column in columns if row[column])
 
-    estimate = when(row["_expected_start_at"])
-    native = known(row["native_state"])
     end = format_exit(state, row["exit_code"], row["exit_signal"])
+    native = known("native_state")
     message = "" if native.lower() in ("", state) else f"  ({native})"
+    array = f"task {row['array_task']} of array {row['array_id']}" if row["array_id"] else ""
     elapsed = row["elapsed_seconds"]
     limit = row["limit_seconds"]
-    run = (
-        format_duration(elapsed)
-        if elapsed is not None and (elapsed or state not in WAITING)
-        else ""
-    )
+    is_waiting = state in WAITING
+    has_run = elapsed is not None and bool(elapsed or not is_waiting)
+    run = format_duration(elapsed) if has_run else ""
     if run and limit:
         run += f" of {format_duration(limit)}  ({100 * elapsed // limit}%)"
-    groups: list[tuple[str, list[Pair]]] = [
-        (
-            "job",
-            [
-                ("id", known(row["id"])),
-                ("name", known(row["name"])),
-                (
-                    "array",
-                    f"task {row['array_task']} of array {row['array_id']}"
-                    if row["array_id"]
-                    else "",
-                ),
-                ("state", f"{sign} {state_word(state)}{message}".strip()),
-                ("reason", known(row["reason"])),
-                ("explanation", hint),
-                ("ended with", "" if end in (hint, state_word(state)) else end),
-                ("owner", joined(row["user"], row["account"])),
-                ("queue", joined(row["queue"], row["qos"])),
-                ("priority", known(row["priority"])),
-                ("comment", known(row["comment"])),
-            ],
-        ),
-        (
-            "time",
-            [
-                ("submitted", when(row["submitted_at"])),
-                ("eligible", when(row["eligible_at"])),
-                (
-                    "may start",
-                    f"{estimate}; {estimator}'s estimate" if estimate and state in WAITING else "",
-                ),
-                ("started", when(row["started_at"])),
-                # Of an array that waits the tasks that ran have such times.
-                (
-                    "ended" if state in ENDED else "ends by",
-                    "" if state in WAITING else when(row["ends_at"]),
-                ),
-                ("ran", run),
-                ("limit", format_duration(limit) if limit and not run else ""),
-            ],
-        ),
-        (
-            "resources",
-            [
-                (
-                    "nodes",
-                    " ".join(part for part in (known(row["nodes"]), row["node_list"]) if part),
-                ),
-                ("CPUs", known(row["cpus"])),
-                ("GPUs", known(row["gpus"] or None)),
-                (
-                    "memory",
-                    "" if row["memory_bytes"] is None else format_memory(row["memory_bytes"]),
-                ),
-            ],
-        ),
-        (
-            "files",
-            [
-                ("directory", known(row["work_dir"])),
-                ("stdout", known(row["stdout_path"])),
-                ("stderr", known(row["stderr_path"])),
-            ],
-        ),
-    ]
-    return [
-        (title, [pair for pair in pairs if pair[1]])
-        for title, pairs in groups
-        if any(value for _, value in pairs)
-    ]
+    end_label = "ended" if state in ENDED else "ends by"
+    estimate = when("_expected_start_at") if is_waiting else ""
+    groups = {
+        "job": {
+            "id": known("id"),
+            "name": known("name"),
+            "array": array,
+            "state": f"{sign} {state_word(state)}{message}".strip(),
+            "reason": known("reason"),
+            "explanation": hint,
+            "ended with": "" if end in (hint, state_word(state)) else end,
+            "owner": joined("user", "account"),
+            "queue": joined("queue", "qos"),
+            "priority": known("priority"),
+            "comment": known("comment"),
+        },
+        "time": {
+            "submitted": when("submitted_at"),
+            "eligible": when("eligible_at"),
+            "may start": f"{estimate}; {estimator}'s estimate" if estimate else "",
+            "started": when("started_at"),
+            # Of a pending array the tasks that ran have such times.
+            end_label: "" if is_waiting else when("ends_at"),
+            "ran": run,
+            "limit": format_duration(limit) if limit and not run else "",
+        },
+        "resources": {
+            "nodes": f"{known('nodes')} {known('node_list')}".strip(),
+            "CPUs": known("cpus"),
+            "GPUs": known("gpus") if row["gpus"] else "",
+            "memory": "" if row["memory_bytes"] is None else format_memory(row["memory_bytes"]),
+        },
+        "files": {
+            "directory": known("work_dir"),
+            "stdout": known("stdout_path"),
+            "stderr": known("stderr_path"),
+        },
+    }
+    known_groups = []
+    for title, fields in groups.items():
+        pairs = [pair for pair in fields.items() if pair[1]]
+        if pairs:
+            known_groups.append((title, pairs))
+    return known_groups
 
 
 _SIGNALS: dict[int, str] = {
@@ -234,7 +207,7 @@ _SIGNALS: dict[int, str] = {
 
 
 def signal_name(number: int) -> str:
-    """'KILL' for 9; '' for a number that is no signal."""
+    """Return 'KILL' for 9; '' for a number that is no signal."""
     try:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:

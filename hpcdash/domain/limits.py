@@ -50,14 +50,14 @@ _SCOPES = {
 
 
 def format_resource(resource: str) -> str:
-    """`CPU-hours` of `cpu_minutes`; of the scheduler's own `license/matlab_minutes` `license/matlab
-    hours`.
+    """Format the name of a resource: `CPU-hours` for `cpu_minutes`, `license/matlab hours` for the
+    scheduler's own `license/matlab_minutes`.
     """
     known = RESOURCES.get(resource)
     if known is not None:
         return known
     if "_submitted" in resource:
-        # With what waits.
+        # Pending jobs count too.
         return f"{format_resource(resource.replace('_submitted', ''))} of jobs in the queue"
     for ending, text in (("_run_minutes", " hours of running jobs"), ("_minutes", " hours")):
         if resource.endswith(ending):
@@ -66,8 +66,8 @@ def format_resource(resource: str) -> str:
 
 
 def format_limited(resource: str, amount: int | None) -> str:
-    """An amount of a resource: `12`, `64G`, `1d`, `1667` (hours of minutes); '' where it is not
-    known.
+    """Format an amount of a resource: `12`, `64G`, `1d`, `1667` (hours, from minutes); '' for
+    None.
     """
     if amount is None:
         return ""
@@ -86,7 +86,7 @@ def format_whose(row: Mapping[str, Any]) -> str:
 
 
 def format_per(row: Mapping[str, Any]) -> str:
-    """For whom together it is: `a job`, `user alice`, `all together`."""
+    """Format the users that a limit counts together: `a job`, `user alice`, `all together`."""
     return (
         f"{row['per']} {row['subject']}"
         if row["subject"]
@@ -95,16 +95,20 @@ def format_per(row: Mapping[str, Any]) -> str:
 
 
 def format_limit(row: Mapping[str, Any]) -> str:
-    """`QoS limited: 6 of 6 CPUs used, for user alice`; of a job `QoS tiny: CPUs 4, for a job`."""
-    what = format_resource(str(row["resource"]))
-    most, used = (format_limited(str(row["resource"]), row[key]) for key in ("maximum", "used"))
-    amount = f"{used} of {most} {what}" if used else f"{what} {most}"
-    verb = " used" if used and not str(row["resource"]).startswith("jobs_") else ""
+    """Format `QoS limited: 6 of 6 CPUs used, for user alice`; of a job `QoS tiny: CPUs 4, for a
+    job`.
+    """
+    resource = str(row["resource"])
+    name = format_resource(resource)
+    maximum = format_limited(resource, row["maximum"])
+    used = format_limited(resource, row["used"])
+    amount = f"{used} of {maximum} {name}" if used else f"{name} {maximum}"
+    verb = " used" if used and not resource.startswith("jobs_") else ""
     return f"{format_whose(row)}: {amount}{verb}, for {format_per(row)}"
 
 
 def format_share_tree(row: Mapping[str, Any]) -> str:
-    """A user of SHARES under its account, an account under its parent: `    alice (gpu)`."""
+    """Format a user of SHARES below its account, an account below its parent: `    alice (gpu)`."""
     partition = f" ({row['partition']})" if row["partition"] else ""
     return f"{'  ' * (row['_depth'] or 0)}{row['user'] or row['account']}{partition}"
 

@@ -40,7 +40,6 @@ from hpcdash.domain.text import counted, without_surrogates
 from hpcdash.domain.units import parse_instant
 from hpcdash.errors import QueryError
 
-_SPACE = re.compile(r"\s*")
 _REST_OF_INSTANT = re.compile(r"(?:\s+[a-zA-Z]{1,7})?\s+ago(?=[\s)]|$)", re.IGNORECASE)
 _REST_OF_DATE = re.compile(r"\s+[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?=[\s)]|$)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
@@ -81,48 +80,47 @@ class Value(Struct, frozen=True):
 
 
 class QueryText:
-    """One expression; `at` is the offset of the next character.
+    """Scanner of an expression; `at` is the offset of the next character.
 
-    What is malformed raises QueryError.
+    It raises QueryError for a malformed expression.
     """
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
         self.at = 0
 
-    def ended(self) -> bool:
-        """Whether nothing is left."""
+    def is_at_end(self) -> bool:
         return self.at >= len(self.expression)
 
-    def next(self) -> str:
-        """The next character; there has to be one."""
+    def peek(self) -> str:
+        """Return the next character; there must be one."""
         return self.expression[self.at]
 
-    def bad(self, message: str, position: int) -> QueryError:
-        """An error to raise, with what was written and where it is wrong."""
+    def error(self, message: str, position: int) -> QueryError:
+        """Return an error to raise, with the expression and the position of its fault."""
         return QueryError(message, self.expression, position)
 
     def skip_space(self) -> None:
-        space = _SPACE.match(self.expression, self.at)
-        self.at = space.end() if space else self.at
+        while not self.is_at_end() and self.peek().isspace():
+            self.at += 1
 
-    def take_not(self) -> bool:
-        """Go beyond `!` or `not`; false where neither is next."""
-        if not self.ended() and self.next() == "!":
+    def skip_not(self) -> bool:
+        """Skip `!` or `not`; return False if neither is next."""
+        if not self.is_at_end() and self.peek() == "!":
             self.at += 1
             self.skip_space()
             return True
-        return self.take_keyword("not")
+        return self.skip_keyword("not")
 
-    def take_keyword(self, keyword: str) -> bool:
-        """Go beyond a keyword and the space after it; false where it is not the next word."""
-        if not self.sees_keyword(keyword):
+    def skip_keyword(self, keyword: str) -> bool:
+        """Skip a keyword and the space after it; return False if it is not the next word."""
+        if not self.is_at_keyword(keyword):
             return False
         self.at += len(keyword)
         self.skip_space()
         return True
 
-    def sees_keyword(self, keyword: str) -> bool:
+    def is_at_keyword(self, keyword: str) -> bool:
         end = self.at + len(keyword)
         return self.expression[self.at : end].lower() == keyword and (
             end == len(self.expression)
@@ -131,29 +129,29 @@ class QueryText:
         )
 
     def quoted_text(self) -> str:
-        """Up to the quote that closes the one that is next."""
+        """Read a text in quotes, the first of which is next."""
         start = self.at
         text: list[str] = []
         self.at += 1
-        while not self.ended() and self.next() != '"':
+        while not self.is_at_end() and self.peek() != '"':
             if self.expression[self.at : self.at + 2] in {'\\"', "\\\\"}:
                 self.at += 1
-            text.append(self.next())
+            text.append(self.peek())
             self.at += 1
-        if self.ended():
-            raise self.bad("unclosed quote", start)
+        if self.is_at_end():
+            raise self.error("unclosed quote", start)
         self.at += 1
         return "".join(text)
 
-    def raw_text(self, commas: bool) -> str:
-        """Up to a space or a parenthesis that closes nothing in it; a comma outside brackets ends
-        it when `commas`.
+    def raw_text(self, *, ends_at_comma: bool) -> str:
+        """Read up to a space, a closing parenthesis that was not opened, or a comma outside
+        brackets.
         """
         start = self.at
         parentheses = brackets = 0
-        while not self.ended() and not self.next().isspace():
-            character = self.next()
-            if character == "\\" and not commas:
+        while not self.is_at_end() and not self.peek().isspace():
+            character = self.peek()
+            if character == "\\" and not ends_at_comma:
                 self.at += 1
             elif brackets and character != "]":
                 pass
@@ -165,26 +163,26 @@ class QueryText:
                 if parentheses == 0:
                     break
                 parentheses -= 1
-            elif character == "," and commas:
+            elif character == "," and ends_at_comma:
                 break
             self.at += 1
         self.at = min(self.at, len(self.expression))
         return self.expression[start : self.at]
 
     def values(self, kind: ColumnKind) -> Iterator[Value]:
-        """The values of a comma list, at least one."""
+        """Read the values between commas, at least one."""
         while True:
             start = self.at
-            if not self.ended() and self.next() == '"':
+            if not self.is_at_end() and self.peek() == '"':
                 yield Value(self.quoted_text(), True, start)
             else:
-                text = self.raw_text(commas=True)
+                text = self.raw_text(ends_at_comma=True)
                 if kind is ColumnKind.INSTANT:
                     text += self._instant_rest(text)
                 if not text:
-                    raise self.bad("a value is missing here", start)
+                    raise self.error("a value is missing here", start)
                 yield Value(text, False, start)
-            if self.ended() or self.next() != ",":
+            if self.is_at_end() or self.peek() != ",":
                 return
             self.at += 1
 
@@ -234,9 +232,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 
 def filter_keys(schema: pa.Schema) -> dict[str, str]:
-    """Every key that a filter on this schema may use, and the column it means."""
+    """Return the keys that a filter on this schema may use, with their columns."""
     columns = public_names(schema)
-    keys = {name: name for name in columns}
+    keys = dict(zip(columns, columns, strict=True))
     for alias, targets in ALIASES.items():
         target = next((name for name in targets if name in columns), None)
         if target is not None:
@@ -244,127 +242,10 @@ def filter_keys(schema: pa.Schema) -> dict[str, str]:
     return keys
 
 
-class Comparisons:
-    """Reads the values of one comparison after the other from a filter's text; `schema` is the
-    table's.
-    """
-
-    def __init__(self, text: QueryText, schema: pa.Schema, zone: tzinfo) -> None:
-        self.text = text
-        self.schema = schema
-        self.zone = zone
-        self.keys = filter_keys(schema)
-
-    def read(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
-        """Read the values after a key and its operator.
-
-        `start` is where the key is, `value_at` where the operator ended.
-        """
-        name = self.keys.get(key.lower())
-        if name is None:
-            near = difflib.get_close_matches(key.lower(), self.keys, 1, 0.6)
-            hint = f"did you mean {near[0]}?" if near else 'quote it to search for the text: "…"'
-            raise self.text.bad(f"no column {key}; {hint}", start)
-        self.text.at = value_at
-        self.text.skip_space()
-        if self.text.ended() or self.text.next() == ")":
-            raise self.text.bad(f"a value is missing after {key}{operator}", self.text.at)
-        kind = column_kind(name, self.schema.field(name).type)
-        if operator in {"~", "!~"}:
-            condition = self._regex(key, name, kind)
-            return Not(condition) if operator == "!~" else condition
-        if operator in {">", ">=", "<", "<="}:
-            return self._ordered(key, name, kind, operator)
-        condition = self._equal(name, kind, list(self.text.values(kind)))
-        return Not(condition) if operator[0] == "!" else condition
-
-    def _equal(self, name: str, kind: ColumnKind, values: list[Value]) -> FilterCondition:
-        if kind is ColumnKind.TEXT and name in {"id", "array_id"}:
-            return TextIs(
-                name, tuple(pattern for value in values for pattern in _id_patterns(value))
-            )
-        if kind is ColumnKind.TEXT:
-            patterns = (
-                _state_pattern(value) if name == "state" else value.pattern for value in values
-            )
-            return TextIs(name, tuple(patterns))
-        if kind is ColumnKind.NAMES:
-            return NamesHold(name, tuple(value.pattern for value in values))
-        for value in values:
-            self._check(kind, value)
-        if kind is ColumnKind.INSTANT:
-            return InstantIs(
-                name, tuple(None if value.is_none else value.text for value in values), self.zone
-            )
-        if kind is ColumnKind.SWITCH:
-            return NumberIs(
-                name, tuple(None if value.is_none else read_switch(value.text) for value in values)
-            )
-        return NumberIs(
-            name,
-            tuple(None if value.is_none else read_number(kind, value.text) for value in values),
-        )
-
-    def _ordered(self, key: str, name: str, kind: ColumnKind, operator: str) -> FilterCondition:
-        values = list(self.text.values(kind))
-        value = values[0]
-        if len(values) > 1:
-            raise self.text.bad(f"{key}{operator} accepts only one value", values[1].position)
-        if name == "id" and "_number" in self.schema.names:
-            name = "_number"
-            kind = ColumnKind.COUNT
-        if kind in {ColumnKind.TEXT, ColumnKind.NAMES, ColumnKind.SWITCH}:
-            raise self.text.bad(
-                f"{key} holds {kind.value}, which cannot be ordered; use {key}:{value.text}",
-                value.position,
-            )
-        if value.is_none:
-            raise self.text.bad(f"none cannot be ordered; use {key}:none", value.position)
-        self._check(kind, value)
-        if kind is ColumnKind.INSTANT:
-            return InstantCompares(name, operator, value.text, self.zone)
-        number = read_number(kind, value.text)
-        if number is None:
-            raise self.text.bad(f"{value.text} cannot be compared; use {key}:none", value.position)
-        return NumberCompares(name, operator, number)
-
-    def _regex(self, key: str, name: str, kind: ColumnKind) -> FilterCondition:
-        start = self.text.at
-        if kind not in {ColumnKind.TEXT, ColumnKind.NAMES}:
-            raise self.text.bad(
-                f"{key} holds {kind.value}; a regular expression is for text", start
-            )
-        condition = TextMatches(
-            name,
-            self.text.quoted_text()
-            if self.text.next() == '"'
-            else self.text.raw_text(commas=False),
-        )
-        try:
-            condition.check()
-        except pa.ArrowInvalid as error:
-            reason = str(error).removeprefix("Invalid regular expression: ")
-            raise self.text.bad(f"bad regular expression: {reason}", start) from None
-        return condition
-
-    def _check(self, kind: ColumnKind, value: Value) -> None:
-        if value.is_none:
-            return
-        try:
-            if kind is ColumnKind.INSTANT:
-                # Whether a text is an instant depends on now only at the ends of the calendar.
-                parse_instant(value.text, 1_000_000_000, self.zone)
-            elif kind is ColumnKind.SWITCH:
-                read_switch(value.text)
-            else:
-                read_number(kind, value.text)
-        except ValueError as error:
-            raise self.text.bad(str(error), value.position) from None
-
-
 def _id_patterns(value: Value) -> tuple[Pattern, ...]:
-    """An id, at any server of PBS's where it names none; a number is its array's tasks and its
-    components too.
+    """Return the patterns of a job ID.
+
+    Without a server it stands for any PBS server, and a number for its tasks and components too.
     """
     if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
         return (value.pattern,)
@@ -373,14 +254,16 @@ def _id_patterns(value: Value) -> tuple[Pattern, ...]:
 
 
 def _state_pattern(value: Value) -> Pattern:
-    """A state, or the beginning of some: `run` is running, `comp` is completing and completed."""
+    """Return the pattern of a state, or of those with a beginning: `comp` is completing and
+    completed.
+    """
     if value.is_none or value.is_quoted or value.text.lower() in _STATES:
         return value.pattern
     return Pattern(value.text.rstrip("*") + "*", True)
 
 
 class Filter(Struct, frozen=True):
-    """A filter that was read; `mask` is asked again for every new table."""
+    """A parsed filter, for any number of tables."""
 
     expression: str
     condition: FilterCondition
@@ -395,25 +278,23 @@ class Filter(Struct, frozen=True):
 
 
 def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
-    """Reads a filter for tables of a schema of domain.schema; an empty one matches every row.
+    """Parse a filter for tables of a schema of domain.schema; an empty filter matches every row.
 
-    `zone` is where `today` and `10:30` are. Raises QueryError, and nothing else, with the offset of
-    the bad token.
+    `zone` is the time zone of `today` and `10:30`. Raises only QueryError, with the offset of the
+    bad token.
     """
     if len(expression) > MAX_LENGTH:
         raise QueryError(f"a filter has at most {MAX_LENGTH} characters", expression[:60] + "…", 0)
-    return Filter(expression, _Reader(without_surrogates(expression), schema, zone).read())
+    return Filter(expression, _Parser(without_surrogates(expression), schema, zone).parse())
 
 
 def apply(table: pa.Table, requested: Filter, now_epoch: float) -> pa.Table:
-    """The rows that a filter matches, in their order."""
+    """Return the rows that a filter matches, in their order."""
     return table if requested.matches_all else table.filter(requested.mask(table, now_epoch))
 
 
 def count_unknown_gpus(table: pa.Table, requested: Filter, now_epoch: float) -> int:
-    """Rows whose GPUs are not known and that a filter on GPUs could match if they were; 0 for any
-    other filter.
-    """
+    """Count the rows with unknown GPUs that a filter on GPUs could match; 0 for other filters."""
     loose = _any_gpus(requested.condition)
     if loose == requested.condition or not table["gpus"].null_count:
         return 0
@@ -422,12 +303,12 @@ def count_unknown_gpus(table: pa.Table, requested: Filter, now_epoch: float) -> 
 
 
 def format_unknown_gpus(count: int) -> str:
-    """`GPUs of 3 rows unknown`; '' for none."""
+    """Format `GPUs of 3 rows unknown`; '' for none."""
     return f"GPUs of {counted(count, 'row')} unknown" if count else ""
 
 
 def _any_gpus(condition: FilterCondition) -> FilterCondition:
-    """The condition without its comparisons of GPUs: each holds."""
+    """Return the condition with its comparisons of GPUs replaced by Everything."""
     match condition:
         case NumberCompares(column="gpus") | NumberIs(column="gpus"):
             return Everything()
@@ -439,59 +320,60 @@ def _any_gpus(condition: FilterCondition) -> FilterCondition:
     return condition
 
 
-class _Reader:
-    """Reads one expression: its words, comparisons and parentheses."""
+class _Parser:
+    """Parser of one expression: its words, comparisons and parentheses."""
 
     def __init__(self, expression: str, schema: pa.Schema, zone: tzinfo) -> None:
         self.text = QueryText(expression)
-        self.comparisons = Comparisons(self.text, schema, zone)
+        self.schema = schema
+        self.zone = zone
+        self.keys = filter_keys(schema)
         names = schema.names
         by_column = {"id": _JOB_WORD_COLUMNS, "features": _NODE_WORD_COLUMNS, "name": ("name",)}
-        candidates = next((columns for key, columns in by_column.items() if key in names), ())
-        self.word_columns = tuple(name for name in candidates if name in names)
+        columns = next((columns for key, columns in by_column.items() if key in names), ())
+        self.word_columns = tuple(name for name in columns if name in names)
 
-    def read(self) -> FilterCondition:
+    def parse(self) -> FilterCondition:
         self.text.skip_space()
-        if self.text.ended():
+        if self.text.is_at_end():
             return Everything()
         condition = self._either(0)
-        if not self.text.ended():
-            raise self.text.bad("unmatched closing parenthesis", self.text.at)
+        if not self.text.is_at_end():
+            raise self.text.error("unmatched closing parenthesis", self.text.at)
         return condition
 
     def _either(self, depth: int) -> FilterCondition:
         if depth > MAX_DEPTH:
-            raise self.text.bad(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
+            raise self.text.error(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
         parts = [self._all(depth)]
-        while self.text.take_keyword("or"):
+        while self.text.skip_keyword("or"):
             parts.append(self._all(depth))
         return parts[0] if len(parts) == 1 else Either(tuple(parts))
 
     def _all(self, depth: int) -> FilterCondition:
-        parts = [self._one(depth)]
-        while True:
-            if not self.text.take_keyword("and") and (
-                self.text.ended() or self.text.next() == ")" or self.text.sees_keyword("or")
-            ):
-                break
-            parts.append(self._one(depth))
+        parts = [self._negatable(depth)]
+        while self.text.skip_keyword("and") or not self._is_group_end():
+            parts.append(self._negatable(depth))
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
-    def _one(self, depth: int) -> FilterCondition:
+    def _is_group_end(self) -> bool:
+        return self.text.is_at_end() or self.text.peek() == ")" or self.text.is_at_keyword("or")
+
+    def _negatable(self, depth: int) -> FilterCondition:
         is_negated = False
-        while self.text.take_not():
+        while self.text.skip_not():
             is_negated = not is_negated
         start = self.text.at
-        if self.text.ended():
-            raise self.text.bad("missing condition here", start)
-        if self.text.next() == ")" or self.text.sees_keyword("or") or self.text.sees_keyword("and"):
-            raise self.text.bad("missing condition before this", start)
-        if self.text.next() == "(":
+        if self.text.is_at_end():
+            raise self.text.error("missing condition here", start)
+        if self._is_group_end() or self.text.is_at_keyword("and"):
+            raise self.text.error("missing condition before this", start)
+        if self.text.peek() == "(":
             self.text.at += 1
             self.text.skip_space()
             condition = self._either(depth + 1)
-            if self.text.ended():
-                raise self.text.bad("unclosed parenthesis", start)
+            if self.text.is_at_end():
+                raise self.text.error("unclosed parenthesis", start)
             self.text.at += 1
         else:
             condition = self._term()
@@ -500,10 +382,10 @@ class _Reader:
 
     def _term(self) -> FilterCondition:
         start = self.text.at
-        if self.text.next() == '"':
+        if self.text.peek() == '"':
             return HasWord(self.word_columns, Pattern(self.text.quoted_text()))
         if _OPERATOR.match(self.text.expression, start):
-            raise self.text.bad("a column is missing before this", start)
+            raise self.text.error("a column is missing before this", start)
         key = _KEY.match(self.text.expression, start)
         if key is not None:
             detached = _DETACHED_OPERATOR.match(self.text.expression, key.end())
@@ -511,12 +393,117 @@ class _Reader:
                 self.text.expression, detached.start(1) if detached else key.end()
             )
             if operator is not None:
-                return self.comparisons.read(key[0], operator[0], start, operator.end())
+                return self._comparison(key[0], operator[0], start, operator.end())
         word = _WORD.match(self.text.expression, start)
         if word is None:
-            raise self.text.bad("missing condition here", start)
+            raise self.text.error("missing condition here", start)
         self.text.at = word.end()
         return HasWord(self.word_columns, Pattern(word[0], "*" in word[0]))
+
+    def _comparison(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
+        """Parse the values after a key and its operator.
+
+        `start` is the position of the key, `value_at` that of the operator's end.
+        """
+        name = self.keys.get(key.lower())
+        if name is None:
+            near = difflib.get_close_matches(key.lower(), self.keys, 1, 0.6)
+            hint = f"did you mean {near[0]}?" if near else 'quote it to search for the text: "…"'
+            raise self.text.error(f"no column {key}; {hint}", start)
+        self.text.at = value_at
+        self.text.skip_space()
+        if self.text.is_at_end() or self.text.peek() == ")":
+            raise self.text.error(f"a value is missing after {key}{operator}", self.text.at)
+        kind = column_kind(name, self.schema.field(name).type)
+        if operator in {"~", "!~"}:
+            condition = self._regex(key, name, kind)
+            return Not(condition) if operator == "!~" else condition
+        if operator in {">", ">=", "<", "<="}:
+            return self._ordered(key, name, kind, operator)
+        condition = self._equal(name, kind, list(self.text.values(kind)))
+        return Not(condition) if operator[0] == "!" else condition
+
+    def _equal(self, name: str, kind: ColumnKind, values: list[Value]) -> FilterCondition:
+        if kind is ColumnKind.NAMES:
+            return NamesHold(name, tuple(value.pattern for value in values))
+        if kind is ColumnKind.TEXT:
+            patterns: list[Pattern] = []
+            for value in values:
+                if name in {"id", "array_id"}:
+                    patterns += _id_patterns(value)
+                else:
+                    patterns.append(_state_pattern(value) if name == "state" else value.pattern)
+            return TextIs(name, tuple(patterns))
+        if kind is ColumnKind.INSTANT:
+            return InstantIs(name, tuple(map(self._parse_instant, values)), self.zone)
+        return NumberIs(name, tuple(self._parse_number(kind, value) for value in values))
+
+    def _ordered(self, key: str, name: str, kind: ColumnKind, operator: str) -> FilterCondition:
+        values = list(self.text.values(kind))
+        value = values[0]
+        if len(values) > 1:
+            raise self.text.error(f"{key}{operator} accepts only one value", values[1].position)
+        if name == "id" and "_number" in self.schema.names:
+            name = "_number"
+            kind = ColumnKind.COUNT
+        if kind in {ColumnKind.TEXT, ColumnKind.NAMES, ColumnKind.SWITCH}:
+            raise self.text.error(
+                f"{key} holds {kind.value}, which cannot be ordered; use {key}:{value.text}",
+                value.position,
+            )
+        if value.is_none:
+            raise self.text.error(f"none cannot be ordered; use {key}:none", value.position)
+        if kind is ColumnKind.INSTANT:
+            self._parse_instant(value)
+            return InstantCompares(name, operator, value.text, self.zone)
+        number = self._parse_number(kind, value)
+        if number is None:
+            raise self.text.error(
+                f"{value.text} cannot be compared; use {key}:none", value.position
+            )
+        return NumberCompares(name, operator, number)
+
+    def _regex(self, key: str, name: str, kind: ColumnKind) -> FilterCondition:
+        start = self.text.at
+        if kind not in {ColumnKind.TEXT, ColumnKind.NAMES}:
+            raise self.text.error(
+                f"{key} holds {kind.value}; a regular expression is for text", start
+            )
+        condition = TextMatches(
+            name,
+            self.text.quoted_text()
+            if self.text.peek() == '"'
+            else self.text.raw_text(ends_at_comma=False),
+        )
+        try:
+            condition.check()
+        except pa.ArrowInvalid as error:
+            reason = str(error).removeprefix("Invalid regular expression: ")
+            raise self.text.error(f"bad regular expression: {reason}", start) from None
+        return condition
+
+    def _parse_number(self, kind: ColumnKind, value: Value) -> int | float | None:
+        if value.is_none:
+            return None
+        try:
+            return (
+                read_switch(value.text)
+                if kind is ColumnKind.SWITCH
+                else read_number(kind, value.text)
+            )
+        except ValueError as error:
+            raise self.text.error(str(error), value.position) from None
+
+    def _parse_instant(self, value: Value) -> str | None:
+        """Return the text of an instant, which is evaluated for each table; None for `none`."""
+        if value.is_none:
+            return None
+        try:
+            # Whether a text is an instant depends on now only at the ends of the calendar.
+            parse_instant(value.text, 1_000_000_000, self.zone)
+        except ValueError as error:
+            raise self.text.error(str(error), value.position) from None
+        return value.text
 
 
 def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from datetime import UTC, tzinfo
 from enum import Enum
-from typing import Any, Protocol
+from functools import reduce
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
 from hpcdash.domain import nodelist
-from hpcdash.domain.columns import as_array, match_text
+from hpcdash.domain.columns import as_array, dictionary_text, match_text
 from hpcdash.domain.units import parse_count, parse_duration, parse_instant, parse_memory
 
 _COMPARISONS = {">": pc.greater, ">=": pc.greater_equal, "<": pc.less, "<=": pc.less_equal}
@@ -43,9 +44,7 @@ class FilterCondition(Protocol):
 
 
 class Pattern(Struct, frozen=True):
-    """Text to be equal to, without regard to case; None as `text` is null; in a glob each `*` is
-    any text.
-    """
+    """Text to compare with, in any case; None is null; in a glob each `*` is any text."""
 
     text: str | None
     is_glob: bool = False
@@ -74,9 +73,9 @@ def column_kind(name: str, column_type: pa.DataType) -> ColumnKind:
 
 
 def read_number(kind: ColumnKind, text: str) -> int | float | None:
-    """A value of a numeric kind; None for an unlimited duration.
+    """Parse a value of a numeric kind; None for an unlimited duration.
 
-    Raises ValueError naming the text.
+    Raises ValueError with the text.
     """
     if kind is ColumnKind.DURATION:
         return parse_duration(text)
@@ -91,7 +90,7 @@ def read_number(kind: ColumnKind, text: str) -> int | float | None:
 
 
 def read_switch(text: str) -> bool:
-    """yes or no. Raises ValueError naming the text."""
+    """Parse yes or no. Raises ValueError with the text."""
     if text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
     raise ValueError(f"{text!r} is neither yes nor no")
@@ -110,10 +109,7 @@ class All(Struct, frozen=True):
     parts: tuple[FilterCondition, ...]
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        result = self.parts[0].mask(table, now_epoch)
-        for part in self.parts[1:]:
-            result = pc.and_(result, part.mask(table, now_epoch))
-        return result
+        return reduce(pc.and_, (part.mask(table, now_epoch) for part in self.parts))
 
 
 class Either(Struct, frozen=True):
@@ -122,10 +118,7 @@ class Either(Struct, frozen=True):
     parts: tuple[FilterCondition, ...]
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        result = self.parts[0].mask(table, now_epoch)
-        for part in self.parts[1:]:
-            result = pc.or_(result, part.mask(table, now_epoch))
-        return result
+        return reduce(pc.or_, (part.mask(table, now_epoch) for part in self.parts))
 
 
 class Not(Struct, frozen=True):
@@ -158,165 +151,155 @@ class HasWord(Struct, frozen=True):
         return pc.match_substring(values, text, ignore_case=text.lower() != text.upper())
 
 
-class TextIs(Struct, frozen=True):
-    """The text is one of the patterns; of a list, one element is."""
+class ColumnCondition(Struct, frozen=True):
+    """Condition on one column; a table without the column is as one in which it is null."""
 
     column: str
-    patterns: tuple[Pattern, ...]
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
-            return _absent_column(table, any(pattern.text is None for pattern in self.patterns))
-        column = as_array(table[self.column])
+            return pa.repeat(pa.scalar(self.matches_null), table.num_rows)
+        return self.column_mask(as_array(table[self.column]), now_epoch)
+
+    @property
+    def matches_null(self) -> bool:
+        return False
+
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
+        raise NotImplementedError
+
+
+class TextIs(ColumnCondition, frozen=True):
+    """The text is one of the patterns; of a list, one element is."""
+
+    patterns: tuple[Pattern, ...]
+
+    @property
+    def matches_null(self) -> bool:
+        return any(pattern.text is None for pattern in self.patterns)
+
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
         result = match_text(column, self._is)
-        if any(pattern.text is None for pattern in self.patterns):
-            result = pc.or_(result, _is_none(column))
-        return result
+        if not self.matches_null:
+            return result
+        if pa.types.is_list(column.type):
+            return pc.or_(result, pc.fill_null(pc.equal(pc.list_value_length(column), 0), True))
+        return pc.or_(result, pc.is_null(column))
 
     def _is(self, values: pa.Array) -> pa.Array:
-        exact = [
-            pattern.text.lower()
-            for pattern in self.patterns
-            if pattern.text is not None and not pattern.is_glob
-        ]
-        result = pc.is_in(pc.utf8_lower(values), value_set=pa.array(exact, pa.string()))
+        result = pc.is_in(pc.utf8_lower(values), value_set=pa.array(self.names, pa.string()))
         for pattern in self.patterns:
             if pattern.is_glob:
                 result = pc.or_(result, pc.match_like(values, pattern.like, ignore_case=True))
         return result
 
+    @property
+    def names(self) -> list[str]:
+        """The patterns that are plain text, in lower case."""
+        return [
+            pattern.text.lower()
+            for pattern in self.patterns
+            if pattern.text is not None and not pattern.is_glob
+        ]
 
-class TextMatches(Struct, frozen=True):
+
+class TextMatches(ColumnCondition, frozen=True):
     """A regular expression (RE2) is found in the text, without regard to case; of a list, in one
     element.
     """
 
-    column: str
     expression: str
 
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        if self.column not in table.column_names:
-            return _absent_column(table, False)
-        return match_text(table[self.column], self._matches)
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
+        return match_text(column, self._matches)
 
     def check(self) -> None:
-        """Raises pyarrow.ArrowInvalid when the expression is none."""
+        """Raise pyarrow.ArrowInvalid if the expression is not a regular expression."""
         self._matches(pa.array([""]))
 
     def _matches(self, values: pa.Array) -> pa.Array:
         return pc.match_substring_regex(values, self.expression, ignore_case=True)
 
 
-class NamesHold(Struct, frozen=True):
-    """A list of names, as Slurm compresses those of nodes, holds one; a glob is matched against the
+class NamesHold(TextIs, frozen=True):
+    """A list of names, as Slurm compresses those of nodes, has one; a glob is matched against the
     list as written.
     """
 
-    column: str
-    patterns: tuple[Pattern, ...]
-
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        result = TextIs(self.column, self.patterns).mask(table, now_epoch)
-        names = [
-            pattern.text.lower()
-            for pattern in self.patterns
-            if pattern.text and not pattern.is_glob
-        ]
-        if self.column not in table.column_names or not names:
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
+        result = super().column_mask(column, now_epoch)
+        names = [name for name in self.names if name]
+        if not names:
             return result
-        column = as_array(table[self.column])
-        if not pa.types.is_dictionary(column.type):
-            column = column.dictionary_encode()
-        return pc.or_(result, match_text(column, lambda lists: _lists_holding(lists, names)))
+        lists = dictionary_text(column)
+        return pc.or_(result, match_text(lists, lambda texts: _lists_holding(texts, names)))
 
 
-class NumberIs(Struct, frozen=True):
+class NumberIs(ColumnCondition, frozen=True):
     """The number is one of the values; None among them is null."""
 
-    column: str
     values: tuple[int | float | None, ...]
 
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        if self.column not in table.column_names:
-            return _absent_column(table, None in self.values)
-        column = as_array(table[self.column])
+    @property
+    def matches_null(self) -> bool:
+        return None in self.values
+
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
         known = pa.array([value for value in self.values if value is not None], column.type)
         result = pc.is_in(column, value_set=known)
-        return pc.or_(result, pc.is_null(column)) if None in self.values else result
+        return pc.or_(result, pc.is_null(column)) if self.matches_null else result
 
 
-class NumberCompares(Struct, frozen=True):
+class NumberCompares(ColumnCondition, frozen=True):
     """The number is on the right side of `value`."""
 
-    column: str
     operator: str
     value: int | float
 
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        if self.column not in table.column_names:
-            return _absent_column(table, False)
-        return _compare(table[self.column], self.operator, pa.scalar(self.value))
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
+        return _compare(column, self.operator, pa.scalar(self.value))
 
 
-class InstantIs(Struct, frozen=True):
+class InstantIs(ColumnCondition, frozen=True):
     """The time lies in one of the days, minutes or seconds written; None among them is null."""
 
-    column: str
     texts: tuple[str | None, ...]
     zone: tzinfo = field(default=UTC)
 
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        if self.column not in table.column_names:
-            return _absent_column(table, None in self.texts)
-        column = as_array(table[self.column])
-        result = (
-            pc.is_null(column)
-            if None in self.texts
-            else pa.repeat(pa.scalar(False), table.num_rows)
-        )
+    @property
+    def matches_null(self) -> bool:
+        return None in self.texts
+
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
+        result = pc.and_(pc.is_null(column), self.matches_null)
         for text in self.texts:
             if text is not None:
                 instant = parse_instant(text, now_epoch, self.zone)
-                after = _compare(column, ">=", _moment(instant.epoch, column.type))
-                before = _compare(
-                    column, "<", _moment(instant.epoch + instant.span_seconds, column.type)
-                )
-                result = pc.or_(result, pc.and_(after, before))
+                end = instant.epoch + instant.span_seconds
+                has_begun = _compare(column, ">=", _moment(instant.epoch, column.type))
+                is_before_end = _compare(column, "<", _moment(end, column.type))
+                result = pc.or_(result, pc.and_(has_begun, is_before_end))
         return result
 
 
-class InstantCompares(Struct, frozen=True):
+class InstantCompares(ColumnCondition, frozen=True):
     """The time is before or after an instant; a day or a minute counts from its beginning."""
 
-    column: str
     operator: str
     text: str
     zone: tzinfo = field(default=UTC)
 
-    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
-        if self.column not in table.column_names:
-            return _absent_column(table, False)
-        column = as_array(table[self.column])
+    def column_mask(self, column: pa.Array, now_epoch: float) -> pa.Array:
         instant = parse_instant(self.text, now_epoch, self.zone)
         return _compare(column, self.operator, _moment(instant.epoch, column.type))
 
 
-def _compare(column: Any, operator: str, value: pa.Scalar) -> pa.Array:
-    return pc.fill_null(_COMPARISONS[operator](as_array(column), value), False)
+def _compare(column: pa.Array, operator: str, value: pa.Scalar) -> pa.Array:
+    return pc.fill_null(_COMPARISONS[operator](column, value), False)
 
 
 def _moment(epoch: int, column_type: pa.DataType) -> pa.Scalar:
     return pa.scalar(epoch, pa.timestamp("s", tz=column_type.tz))
-
-
-def _is_none(column: pa.Array) -> pa.Array:
-    if pa.types.is_list(column.type):
-        return pc.fill_null(pc.equal(pc.list_value_length(column), 0), True)
-    return pc.is_null(column)
-
-
-def _absent_column(table: pa.Table, value: bool) -> pa.Array:
-    return pa.repeat(pa.scalar(value), table.num_rows)
 
 
 def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
@@ -330,8 +313,6 @@ def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
         for stem in stems:
             near = pc.or_(near, pc.match_substring(lists, stem, ignore_case=True))
         candidates = pc.and_(candidates, near)
-    worth_reading = pc.unique(lists.filter(candidates)).to_pylist()
-    holding = [
-        text for text in worth_reading if any(nodelist.contains(text, name) for name in names)
-    ]
+    distinct = pc.unique(lists.filter(candidates)).to_pylist()
+    holding = [text for text in distinct if any(nodelist.contains(text, name) for name in names)]
     return pc.is_in(lists, value_set=pa.array(holding, pa.string()))

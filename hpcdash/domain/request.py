@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple
 
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.text import counted
 
 SITE_SAID = "site."
 # Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or
@@ -285,10 +286,10 @@ class Request(Struct, frozen=True, eq=False):
 
 
 class Slots(Struct, frozen=True):
-    """`slots` in all, on `nodes` nodes with `per_node` each; `is_per_node`: that number is
-    the person's own.
+    """`slots` in all, on `nodes` nodes with `per_node` each, a number that the person requested if
+    `is_per_node`.
 
-    The nodes give `nodes` × `per_node`, which may be more than was asked for.
+    The nodes have `nodes` × `per_node` slots, which may be more than requested.
     """
 
     slots: int
@@ -298,20 +299,19 @@ class Slots(Struct, frozen=True):
 
     @property
     def is_packed(self) -> bool:
-        """Whether a scheduler that is asked for so many chunks of one slot may put several on a
-        node, as PBS does.
-        """
+        """Whether a scheduler may put several chunks of one slot on a node, as PBS does."""
         return self.nodes > 1 and not self.is_per_node
 
     @property
     def spare(self) -> int:
-        """Slots that are given beyond those asked for."""
+        """Slots beyond those requested."""
         return self.nodes * self.per_node - self.slots
 
 
 def request_slots(request: Request) -> Slots:
-    """No slot at all is one core on one node; what a person sits before has one node, however many
-    slots.
+    """Divide a request's slots over nodes.
+
+    No slot is one core on one node; an interactive job has one node, whatever its slots.
     """
     if request.slots == 0:
         return Slots(0, 1, 1, is_per_node=False)
@@ -338,16 +338,10 @@ def request_slot_type(request: Request, *, queue_has_gpus: bool) -> SlotType:
 
 
 def format_slots(slots: Slots, slot_type: SlotType) -> str:
-    """`7 nodes × 16 GPUs = 112`."""
-    each = "CPU" if slot_type is SlotType.CPU else "GPU"
-
-    def counted(count: int, word: str) -> str:
-        return f"{count} {word}" + ("" if count == 1 else "s")
-
-    return (
-        f"{counted(slots.nodes, 'node')} × {counted(slots.per_node, each)} = "
-        f"{slots.nodes * slots.per_node}"
-    )
+    """Format `7 nodes × 16 GPUs = 112`."""
+    slot = "CPU" if slot_type is SlotType.CPU else "GPU"
+    total = slots.nodes * slots.per_node
+    return f"{counted(slots.nodes, 'node')} × {counted(slots.per_node, slot)} = {total}"
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -361,9 +355,9 @@ def is_secret(name: str, value: str) -> bool:
 def without_secret_values(value: object) -> object:
     """Return a value of TOML with NOT_KEPT in place of each text that holds a secret."""
     if isinstance(value, dict):
-        return {name: without_secret_values(one) for name, one in value.items()}
+        return {name: without_secret_values(content) for name, content in value.items()}
     if isinstance(value, list):
-        return [without_secret_values(one) for one in value]
+        return [without_secret_values(item) for item in value]
     return NOT_KEPT if isinstance(value, str) and is_secret("", value) else value
 
 

@@ -1,8 +1,7 @@
-"""Finds the line of a log's end that says why a program failed.
+"""Search for the line at a log's end that explains why a program failed.
 
-Lines are text that holds no escape sequences any more. What a launcher, a clock or a logger put
-before a line is looked through; of several ranks the first that failed counts, not those that lost
-their peer.
+Lines are text without escape sequences. The prefixes of launchers, clocks and loggers are skipped;
+of several ranks the first that failed counts, not those that lost their peer.
 """
 
 from __future__ import annotations
@@ -12,9 +11,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _TRACEBACK = "Traceback (most recent call last)"
-# What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`,
+# The title of torchrun's table.
+_FIRST_FAILURE = "Root Cause (first observed failure):"
+# A launcher's prefix of each line of a process: `[rank0]: `, `[1,3]<stderr>:`,
 # `[default0|3]:`, ` 3: `.
 _LAUNCHER = re.compile(
     r"\[(?P<label>[\w,.:|-]{1,40})\](?:<std(?:out|err)>)?: ?| {0,4}(?P<task>\d{1,5}): ?"
@@ -24,8 +26,8 @@ _CLOCK = re.compile(
     # glog's, which torch uses: `E1121 15:32:42.123000 4711 torch/distributed/run.py:793] `
     r"|\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d{1,20} )?[\w./-]{1,200}:\d{1,6}\] ?"
 )
-# Where Slurm, PBS and the embedded queue keep a batch script: a shell names it before each
-# complaint, `4: ` is dash's.
+# Where Slurm, PBS and the embedded queue store a batch script, which a shell names in each error;
+# `4: ` is dash's.
 _SPOOLED = re.compile(r"(?:/slurm_script|\.SC|/scripts/\d{1,12}): (?:line )?(?=\d+: )")
 _RANK = re.compile(r"(\d{1,6})$")
 # `ValueError: x`, `torch.cuda.OutOfMemoryError: x`, `KeyboardInterrupt`.
@@ -35,11 +37,11 @@ _EXCEPTION = re.compile(
 # Frames of a traceback are indented or drawn in a box; the exception's own line is not.
 _IN_TRACEBACK = re.compile(r"[\s|+╭│╰└─]|$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_LONGEST_JUDGED = 1000
+_MAX_LINE_LENGTH = 1000
 _ORDINARY_LINES_AFTER = 20
 # Printed after every job that ends badly, after its own last lines.
 _REMARK = re.compile(
-    # What these say without an error, and as an error of other processes' ends.
+    # Their messages without an error, and errors on the ends of other processes.
     r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )"
     r"|(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\S+)?: (?:error: )?"
     r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First "
@@ -89,9 +91,9 @@ class Strength(IntEnum):
 
 
 class RootCause(Struct, frozen=True):
-    """A line with its blanks single and nothing before it; `at` is where it is among the lines.
+    """A line with single blanks and without prefixes; `at` is its position among the lines.
 
-    `rank` is the process that wrote it where a launcher tells, '' else.
+    `rank` is the process that wrote it, '' if unknown.
     """
 
     line: str
@@ -115,18 +117,17 @@ class _Line(Struct, frozen=True):
         return found[1] if found else ""
 
 
+_SCHEDULER = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)"
+    r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of "
+    r"memory: Kill"
+    r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> "
+    r"PBS: job killed:"
+    # A probe's message on the node is its own: the node's name is what matters.
+    r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
+    r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: "
+)
 _BY_STRENGTH = (
-    (
-        Strength.SCHEDULER,
-        r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)"
-        r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of "
-        r"memory: Kill"
-        r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> "
-        r"PBS: job killed:"
-        # A probe's message on the node is its own: the node's name is what matters.
-        r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
-        r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
-    ),
     (
         Strength.PROGRAM,
         r"(?:CUDA|HIP) out of memory|CUDA error: |Cuda "
@@ -169,40 +170,38 @@ _BY_STRENGTH = (
         r"by PID",
     ),
 )
-_PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_STRENGTH)
+_PROGRAM_PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_STRENGTH)
 
 
 def root_cause(lines: Sequence[str]) -> RootCause | None:
     """Find the cause of a failure in the last lines; None if all of them are blank.
 
-    A complaint that the program survived for more than a few lines does not count.
+    An error that the program survived for more than a few lines does not count.
     """
     written = [_stripped(line, at) for at, line in enumerate(lines) if line.strip()]
     if not written:
         return None
-    hits, is_bridge = _hits(written)
-    near = _near_the_end(written, hits, is_bridge)
-    # Of torchrun's table the rank that failed first is known.
+    hits, context = _hits(written)
+    # torchrun's table has the rank that failed first.
     first_rank, reported = _first_failure(written)
     if reported is not None and reported.strength is Strength.PROGRAM:
         return reported
+    near = _near_the_end(written, hits, context)
     candidates = [hit for hit in near if hit.strength is not Strength.REMARK]
     if reported is not None:
         candidates.append(reported)
-    best = max((hit.strength for hit in candidates), default=None)
-    if best is not None:
+    if candidates:
+        best = max(hit.strength for hit in candidates)
         strongest = [hit for hit in candidates if hit.strength is best]
         if best is Strength.SHELL:
             return strongest[-1]
         return next(
             (hit for hit in strongest if first_rank and hit.rank == first_rank), strongest[0]
         )
-    remarks = {hit.at for hit in hits if hit.strength is Strength.REMARK} | {
-        line.at for line in written if is_bridge[line.at]
-    }
+    remarks = context.union(hit.at for hit in hits if hit.strength is Strength.REMARK)
     for line in reversed(written):
         if line.at not in remarks:
-            # Unchanged: the text before it may not be a launcher's prefix.
+            # With its prefix, which may not be a launcher's.
             text = " ".join(_without_spool(lines[line.at].strip()).split())
             return RootCause(text, line.at, Strength.WORDS)
     ended = next(
@@ -212,105 +211,98 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
 
 
 def _stripped(line: str, at: int) -> _Line:
-    """The line without what stands before it; blanks that indent it stay."""
+    """Return the line without its prefixes; its indent stays."""
     text = _without_spool(line.rstrip())
-    streams = []
+    stream = ""
     for _ in range(5):
         if found := _CLOCK.match(text):
             text = text[found.end() :]
         elif found := _LAUNCHER.match(text):
-            streams.append(found["label"] or found["task"])
+            stream = stream or found["label"] or found["task"]
             text = text[found.end() :]
         else:
             break
-    return _Line(text[:_LONGEST_JUDGED], at, streams[0] if streams else "")
+    return _Line(text[:_MAX_LINE_LENGTH], at, stream)
 
 
 def _without_spool(text: str) -> str:
-    """`line 4: foo: not found` for `/var/spool/slurmd/job00012/slurm_script: line 4: foo: not
-    found`.
+    """Return `line 4: foo: not found` for `/var/spool/slurmd/job00012/slurm_script: line 4: foo:
+    not found`.
     """
-    found = _SPOOLED.search(text)
-    if found is None:
+    if (found := _SPOOLED.search(text)) is None:
         return text
-    path = text[: found.start()].split(" ")[-1]
-    return (
-        f"{text[: found.start() - len(path)]}line {text[found.end() :]}"
-        if path.startswith("/")
-        else text
-    )
+    before, separator, path = text[: found.start()].rpartition(" ")
+    if not path.startswith("/"):
+        return text
+    return f"{before}{separator}line {text[found.end() :]}"
 
 
 def _cause(line: _Line, strength: Strength) -> RootCause:
     return RootCause(" ".join(line.text.split()), line.at, strength, line.rank)
 
 
-def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
-    """Return the lines that hint at a cause, in order.
+def _exception(line: _Line) -> RootCause:
+    """Build the cause in the line of an exception after its traceback."""
+    is_consequence = _CONSEQUENCE.search(line.text) is not None
+    return _cause(line, Strength.CONSEQUENCE if is_consequence else Strength.PROGRAM)
 
-    The second value reports for each line whether it only belongs to such a line.
-    """
-    is_bridge = dict.fromkeys((line.at for line in written), False)
+
+def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], set[int]]:
+    """Return the lines that hint at a cause, in order, and the positions of their context."""
     hits: list[RootCause] = []
-    # By stream: whether in a traceback, and the exception that another may follow of the same
-    # failure.
-    inside: dict[str, bool] = {}
-    before: dict[str, RootCause] = {}
-    is_chained: dict[str, bool] = {}
+    context: set[int] = set()
+    # The streams in a traceback, those whose next exception follows from their last, and these.
+    in_traceback: set[str] = set()
+    chained: set[str] = set()
+    exceptions: dict[str, RootCause] = {}
     in_table = False
     for line in written:
         text = line.text
         stream = line.stream
-        if in_table or text.strip() in ("Failures:", "Root Cause (first observed failure):"):
+        if in_table or text.strip() in ("Failures:", _FIRST_FAILURE):
             in_table = not text.startswith("=====")
-            is_bridge[line.at] = True
-            continue
-        if _TRACEBACK in text:
-            inside[stream], is_bridge[line.at] = True, True
-            continue
-        if inside.get(stream):
-            if _IN_TRACEBACK.match(text):
-                is_bridge[line.at] = True
-                continue
-            inside[stream] = False
-            strength = Strength.CONSEQUENCE if _CONSEQUENCE.search(text) else Strength.PROGRAM
-            hit = _cause(line, strength)
-            if (
-                is_chained.pop(stream, False)
-                and strength is Strength.PROGRAM
-                and before.get(stream) in hits
-            ):
-                hits.remove(before[stream])
-            before[stream] = hit
+            context.add(line.at)
+        elif _TRACEBACK in text:
+            in_traceback.add(stream)
+            context.add(line.at)
+        elif stream in in_traceback and _IN_TRACEBACK.match(text):
+            context.add(line.at)
+        elif stream in in_traceback:
+            in_traceback.remove(stream)
+            hit = _exception(line)
+            earlier = exceptions.get(stream)
+            if stream in chained and hit.strength is Strength.PROGRAM and earlier in hits:
+                hits.remove(earlier)
+            chained.discard(stream)
+            exceptions[stream] = hit
             hits.append(hit)
-            continue
-        if text.startswith(_CHAINED):
-            is_chained[stream] = True
-        if (found_strength := _strength(text.strip())) is not None:
-            hits.append(_cause(line, found_strength))
-    return hits, is_bridge
+        else:
+            if text.startswith(_CHAINED):
+                chained.add(stream)
+            if (strength := _strength(text.strip())) is not None:
+                hits.append(_cause(line, strength))
+    return hits, context
 
 
 def _strength(text: str) -> Strength | None:
-    for strength, pattern in _PATTERNS[:1]:
-        if pattern.search(text):
-            return strength
+    if _SCHEDULER.search(text):
+        return Strength.SCHEDULER
     if _CRASHED_TASK.match(text):
         return Strength.SIGNAL
     if _REMARK.match(text):
         return Strength.REMARK
     if _CONSEQUENCE.search(text) and "Cuda failure" not in text:
         return Strength.CONSEQUENCE
-    for strength, pattern in _PATTERNS[1:]:
+    for strength, pattern in _PROGRAM_PATTERNS:
         if pattern.search(text):
             return strength
     return Strength.EXCEPTION if _EXCEPTION.match(text) else None
 
 
 def _near_the_end(
-    written: Sequence[_Line], hits: Sequence[RootCause], is_bridge: dict[int, bool]
+    written: Sequence[_Line], hits: Sequence[RootCause], context: set[int]
 ) -> list[RootCause]:
-    """The hits after which, and between which, no more than a few ordinary lines stand."""
+    """Return the hits with no more than a few ordinary lines after and between them."""
     by_line = {hit.at: hit for hit in hits}
     near: list[RootCause] = []
     ordinary = 0
@@ -318,7 +310,7 @@ def _near_the_end(
         if (hit := by_line.get(line.at)) is not None:
             near.append(hit)
             ordinary = 0
-        elif not is_bridge[line.at]:
+        elif line.at not in context:
             ordinary += 1
             if ordinary >= _ORDINARY_LINES_AFTER:
                 break
@@ -326,24 +318,20 @@ def _near_the_end(
 
 
 def _first_failure(written: Sequence[_Line]) -> tuple[str, RootCause | None]:
-    """(the rank that torchrun saw fail first, what its table says of why); of several nodes' tables
-    the earliest.
-    """
+    """Return the rank that failed first and its cause from the earliest of torchrun's tables."""
     tables = [
-        at
+        _table(written[at + 1 : at + 200])
         for at, line in enumerate(written)
-        if line.text.strip() == "Root Cause (first observed failure):"
+        if line.text.strip() == _FIRST_FAILURE
     ]
-    found = [(_table(written[at + 1 : at + 200])) for at in tables]
-    if not found:
-        return "", None
-    _, rank, cause = min(found, key=lambda table: table[0] or "9")
+    _, rank, cause = min(tables, key=lambda table: table[0] or "9", default=("", "", None))
     return rank, cause
 
 
 def _table(lines: Sequence[_Line]) -> tuple[str, str, RootCause | None]:
-    """(when, which rank, why) of the table that begins here."""
-    time = rank = ""
+    """Parse the time, the rank and the cause of the table that starts here."""
+    time = ""
+    rank = ""
     cause: RootCause | None = None
     margin: int | None = None
     for line in lines:
@@ -352,11 +340,8 @@ def _table(lines: Sequence[_Line]) -> tuple[str, str, RootCause | None]:
         if margin is not None:
             indent = len(line.text) - len(line.text.lstrip())
             if indent <= margin:
-                strength = (
-                    Strength.CONSEQUENCE if _CONSEQUENCE.search(line.text) else Strength.PROGRAM
-                )
-                # A traceback that was caught has another after it.
-                cause = _cause(line, strength)
+                # Another traceback may follow one that was caught.
+                cause = _exception(line)
             continue
         field = _FIELD.match(line.text)
         if field is None:
@@ -371,6 +356,4 @@ def _table(lines: Sequence[_Line]) -> tuple[str, str, RootCause | None]:
             margin = len(line.text) - len(line.text.lstrip())
         elif name == "traceback" and value.startswith("Signal "):
             cause = RootCause(value, line.at, Strength.SIGNAL)
-    if cause is None:
-        return time, rank, None
-    return time, rank, RootCause(cause.line, cause.at, cause.strength, rank)
+    return time, rank, None if cause is None else replace(cause, rank=rank)

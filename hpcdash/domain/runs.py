@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import as_array, match_text, row_numbers
+from hpcdash.domain.columns import as_array, has_state, row_numbers, with_columns
 from hpcdash.domain.schema import JOBS, RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.domain.states import ACTIVE, ENDED
@@ -42,12 +42,9 @@ def running_runs(jobs: pa.Table, span: Span, now_epoch: float) -> pa.Table:
     `now_epoch` is when the jobs were listed: what one did not run since it began it was suspended.
     An array in one row is left out, as the row says nothing of each task.
     """
-    is_active = match_text(
-        jobs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ACTIVE)))
-    )
-    is_one = pc.less_equal(pc.fill_null(as_array(jobs["_tasks"]), 1), 1)
+    is_single = pc.less_equal(pc.fill_null(as_array(jobs["_tasks"]), 1), 1)
     began = as_array(jobs["started_at"]).cast(pa.int64())
-    is_there = pc.and_(pc.and_(is_active, is_one), pc.less(began, span.until))
+    is_there = pc.and_(pc.and_(has_state(jobs, ACTIVE), is_single), pc.less(began, span.until))
     runs = split_runs(jobs.filter(pc.fill_null(is_there, False)))
     began = as_array(runs["started_at"]).cast(pa.int64())
     suspended = pc.subtract(
@@ -60,9 +57,7 @@ def running_runs(jobs: pa.Table, span: Span, now_epoch: float) -> pa.Table:
         "ends_at": pa.nulls(runs.num_rows, RUNS.field("ends_at").type),
         "suspended_seconds": suspended,
     }
-    for name, column in columns.items():
-        runs = runs.set_column(runs.schema.get_field_index(name), RUNS.field(name), column)
-    return runs.combine_chunks()
+    return with_columns(runs, columns).combine_chunks()
 
 
 def without_ended(running: pa.Table, ended: pa.Table) -> pa.Table:
@@ -81,10 +76,7 @@ def merge_runs(runs: pa.Table) -> pa.Table:
 
     Columns of the runs that RUNS has not are kept.
     """
-    is_ended = match_text(
-        runs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ENDED)))
-    )
-    runs = runs.filter(is_ended)
+    runs = runs.filter(has_state(runs, ENDED))
     # A job number that is used again is another job.
     runs = runs.filter(_is_first(runs, ("id", "user", "name"))) if has_several(runs) else runs
     known = {name: runs[name] for name in JOBS.names if name in runs.column_names}
@@ -119,7 +111,7 @@ def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
         repeated = _repeated(runs)
     if repeated is None:
         return runs
-    return runs.set_column(runs.schema.get_field_index("run"), "run", _run_numbers(runs, repeated))
+    return with_columns(runs, {"run": _run_numbers(runs, repeated)})
 
 
 def _repeated(runs: pa.Table) -> pa.Array | None:

@@ -71,7 +71,7 @@ _ARROW_TYPES: dict[tables.FieldType, pa.DataType] = {
 
 @cache
 def arrow_schema(spec: tables.TableSpec) -> pa.Schema:
-    """The schema of a table's rows."""
+    """Return the schema of a table's rows."""
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in spec.fields.items()])
 
 
@@ -88,63 +88,57 @@ RESERVATIONS = arrow_schema(tables.RESERVATIONS)
 PLACES = arrow_schema(tables.PLACES)
 STORAGE = arrow_schema(tables.STORAGE)
 
-# One row a run of a job: a requeued job has one for each time it ran. Names as in JOBS where they
-# mean the same.
+# One row per run of a job: a requeued job has several. Names are those of JOBS for the same values.
 RUNS = pa.schema(
     [
-        *(
-            JOBS.field(name)
-            for name in ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")
+        *map(
+            JOBS.field, ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")
         ),
-        *(
-            JOBS.field(name)
-            for name in ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")
-        ),
-        *(JOBS.field(name) for name in ("elapsed_seconds", "limit_seconds", "priority")),
-        *(JOBS.field(name) for name in ("submitted_at", "eligible_at", "started_at", "ends_at")),
+        *map(JOBS.field, ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")),
+        *map(JOBS.field, ("elapsed_seconds", "limit_seconds", "priority")),
+        *map(JOBS.field, ("submitted_at", "eligible_at", "started_at", "ends_at")),
         ("suspended_seconds", COUNT),
-        *(JOBS.field(name) for name in ("node_list", "work_dir", "exit_code", "exit_signal")),
+        *map(JOBS.field, ("node_list", "work_dir", "exit_code", "exit_signal")),
         # Summed over all processes of all steps.
         ("cpu_seconds_used", pa.float64()),
-        # Of the step that used most, the sum of its tasks' peaks.
+        # The sum of the tasks' peaks in the step with the largest sum.
         ("memory_peak_bytes", COUNT),
         # Mean over the run and its GPUs, 0 to 1.
         ("gpu_use", pa.float64()),
         ("gpu_memory_peak_bytes", COUNT),
-        # Where the four above come from: a UsageSource; null where none of them is known.
+        # The source of the four above, a UsageSource; null if all are unknown.
         ("usage_source", WORD),
         # 1 for a job's first run, as far back as the query goes.
         ("run", COUNT),
-        *(JOBS.field(name) for name in ("_number", "_task", "_tasks")),
-        # The peak of the one task that used most.
+        *map(JOBS.field, ("_number", "_task", "_tasks")),
+        # The largest peak of a task.
         ("_task_memory_peak_bytes", COUNT),
-        # What a site's programs wrote about the run for others to read, as it is; null mostly.
+        # The unchanged notes of a site's programs on the run; mostly null.
         ("_admin_comment", TEXT),
         ("_reason", WORD),
         ("_comment", TEXT),
     ]
 )
 
-# One row a step of one run: what was started with the job (the batch script, extern) or in it (a
-# number).
+# One row per step of a run: started with the job (the batch script, extern) or in it (a number).
 STEPS = pa.schema(
     [
         ("id", TEXT),
         ("name", TEXT),
-        *(JOBS.field(name) for name in ("state", "native_state", "nodes", "cpus")),
+        *map(JOBS.field, ("state", "native_state", "nodes", "cpus")),
         ("tasks", COUNT),
-        *(JOBS.field(name) for name in ("elapsed_seconds", "started_at", "ends_at", "node_list")),
-        *(JOBS.field(name) for name in ("exit_code", "exit_signal")),
-        *(RUNS.field(name) for name in ("cpu_seconds_used", "memory_peak_bytes")),
+        *map(JOBS.field, ("elapsed_seconds", "started_at", "ends_at", "node_list")),
+        *map(JOBS.field, ("exit_code", "exit_signal")),
+        *map(RUNS.field, ("cpu_seconds_used", "memory_peak_bytes")),
     ]
 )
 
 
 def public_names(schema: pa.Schema) -> list[str]:
-    """The columns of the JSON contract, in its order."""
+    """Return the columns of the JSON contract, in its order."""
     return [name for name in schema.names if not name.startswith("_")]
 
 
 def empty(schema: pa.Schema) -> pa.Table:
-    """A table of no rows."""
+    """Return a table without rows."""
     return schema.empty_table()

@@ -1,6 +1,4 @@
-"""A batch script's lines as they are shown, beside what its directives ask for, and how two scripts
-differ.
-"""
+"""Lines of a batch script as shown, with the meaning of its directives, and diffs of scripts."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -34,8 +33,8 @@ class LineKind(StrEnum):
 
 
 class ScriptLine(Struct, frozen=True):
-    """One line, safe to show: `number` is its place in the script (None in a difference), `note`
-    what it asks for.
+    """A line, safe to show: `number` is its number in the script (None in a diff), `note` its
+    meaning.
     """
 
     text: str
@@ -45,7 +44,7 @@ class ScriptLine(Struct, frozen=True):
 
 
 def script_lines(text: str, explain: Callable[[str], str]) -> list[ScriptLine]:
-    """The lines of a script; of one that ends in a newline nothing follows it."""
+    """Return the lines of a script, without an empty line after the last newline."""
     lines: list[ScriptLine] = []
     reads_directives = True
     for number, line in enumerate(_split(text), start=1):
@@ -99,12 +98,15 @@ def script_folds(
     known = tuple(blocks)
     raw = _split(text)[:_MAX_EXPLAINED_LINES]
     directives = [
-        line for line, one in zip(raw, lines, strict=False) if one.kind is LineKind.DIRECTIVE
+        text for text, line in zip(raw, lines, strict=False) if line.kind is LineKind.DIRECTIVE
     ]
+    offsets = list(accumulate((len(line) + 1 for line in raw), initial=0))
     folds: list[Fold] = []
     ends: set[str] = set()
     present: list[tuple[int, ScriptBlock]] = []
-    at = start = first = last = 0
+    at = 0
+    first = 0
+    last = 0
 
     def close() -> None:
         if present and sum(bool(line.strip()) for line in raw[first:last]) > 1:
@@ -112,14 +114,15 @@ def script_folds(
         present.clear()
 
     while at < len(raw):
-        found = _longest_block(text, start, directives, known)
+        found = _longest_block(text, offsets[at], directives, known)
         count = 0
         if found is not None:
             block, match = found
             count = match[0].count("\n") + 1
             first = first if present else at
             present.append((at, block))
-            ends |= {match["end"]} if "end" in match.re.groupindex and match["end"] else set()
+            if end := match.groupdict().get("end"):
+                ends.add(end)
         elif raw[at] in ends:
             ends.discard(raw[at])
             count = 1
@@ -130,8 +133,6 @@ def script_folds(
             close()
         if count:
             last = at + count
-        for line in raw[at : at + max(1, count)]:
-            start += len(line) + 1
         at += max(1, count)
     close()
     return folds
@@ -159,10 +160,9 @@ def _longest_block(
 
 
 def shown(line: str) -> str:
-    """A line with its tabs as blanks, without the end of a line of DOS, and nothing in it that a
-    terminal obeys.
+    """Return a line with blanks for tabs, without a CR at its end, and safe for a terminal.
 
-    Of a very long one the first MAX_LETTERS_A_LINE letters.
+    A very long line is cut after MAX_LETTERS_A_LINE letters.
     """
     text = line.removesuffix("\r").expandtabs(TAB_CELLS)
     more = len(text) - MAX_LETTERS_A_LINE
@@ -178,9 +178,10 @@ def line_ends(text: str) -> str:
 
 
 def unified(before: str, after: str, names: tuple[str, str]) -> list[str]:
-    """A unified difference, without line ends; [] where there is none. The lines are hostile still.
+    """Return a unified diff, without line ends; [] for equal texts. The lines are still hostile.
 
-    Scripts of more than MAX_DIFFED_LINES lines are compared line by line in order alone.
+    Scripts of more than MAX_DIFFED_LINES lines are one change from their first difference to the
+    last.
     """
     old = _split(before)
     new = _split(after)
@@ -190,18 +191,18 @@ def unified(before: str, after: str, names: tuple[str, str]) -> list[str]:
 
 
 def _plain_difference(old: Sequence[str], new: Sequence[str], names: tuple[str, str]) -> list[str]:
-    """All that stands between what both begin and what both end with."""
+    """Return the lines between the common start and the common end as one change."""
     if list(old) == list(new):
         return []
     first = next(
-        (at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
         min(len(old), len(new)),
     )
     shared = min(len(old), len(new)) - first
     last = next((at for at in range(shared) if old[-1 - at] != new[-1 - at]), shared)
     removed = old[first : len(old) - last]
     added = new[first : len(new) - last]
-    # A side without lines is placed behind the line before.
+    # A side without lines has the number of the line before.
     starts = (first + bool(removed), first + bool(added))
     place = f"@@ -{starts[0]},{len(removed)} +{starts[1]},{len(added)} @@"
     head = [f"--- {names[0]}", f"+++ {names[1]}", place]
@@ -209,7 +210,7 @@ def _plain_difference(old: Sequence[str], new: Sequence[str], names: tuple[str, 
 
 
 def difference_lines(difference: Sequence[str]) -> list[ScriptLine]:
-    """The lines of a unified difference, each by what it is."""
+    """Return the lines of a unified diff, each with its kind."""
     lines = []
     for at, line in enumerate(difference):
         kind = _kind(line) if at > 1 else LineKind.FILE

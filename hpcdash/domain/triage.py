@@ -1,4 +1,4 @@
-"""The ended tasks of an array by how they ended: same state, exit and last words."""
+"""Groups of an array's ended tasks with the same state, exit and error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from hpcdash.domain import nodelist
-from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks
 from hpcdash.domain.states import ENDED_BADLY, JobState
 
 # If the scheduler ends a job, its exit code means nothing: sacct and scontrol report different
@@ -33,17 +32,17 @@ _TIME = re.compile(
     r"]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\d\d?:\d\d:\d\d(?:[.,]\d+)?"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-_LONGEST_COMPARED = 400
-# How many failures, and which share of them, make one node conspicuous.
-_FEWEST_ON_A_NODE = 3
+_MAX_COMPARED_LENGTH = 400
+# The fewest failures, and the least share of them, of a conspicuous node.
+_MIN_NODE_FAILURES = 3
 _CONSPICUOUS_SHARE = 2 / 3
 
 
 class EndedTask(Struct, frozen=True):
-    """A task that ended (or several that ended alike before they began, of one record).
+    """A task that ended, or several of one record that ended before they started.
 
-    `nodes` are names; `line` is the last meaningful line of its log: '' of an empty one, None where
-    it was not read, and then `line_problem` may say why.
+    `nodes` are names; `line` is the last meaningful line of its log: '' of an empty log, None if it
+    was not read, for the reason in `line_problem` if known.
     """
 
     job_id: str
@@ -61,12 +60,9 @@ class EndedTask(Struct, frozen=True):
 
 
 class TaskGroup(Struct, frozen=True):
-    """Tasks that ended alike, in task order.
+    """Tasks that ended alike, in task order; `key` identifies the end, whichever tasks have it.
 
-    `key` is the same for the same end, whichever tasks have it.
-
-    `node` is one that has most of these failures and '' where none stands out; `on_node` of `count`
-    ran there.
+    `node` has most of these failures, '' if no node is conspicuous; `on_node` of `count` ran there.
     """
 
     key: str
@@ -117,14 +113,14 @@ class TaskGroup(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[tuple[str, int], ...]:
-        """The nodes and how many of the tasks ran on each, the most first."""
+        """The nodes with the number of tasks that ran on each, the most first."""
         return tuple(_counted(self.members).most_common())
 
 
 def group_tasks(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
-    """Groups, failures first, of these those whose last words are known, the largest first.
+    """Group tasks: failures first, of these groups with a known error, the largest first.
 
-    Those that succeeded come last, as one.
+    Tasks that succeeded come last, in one group.
     """
     every = sorted(tasks, key=lambda task: task.tasks.first or 0)
     by_key: dict[str, list[EndedTask]] = {}
@@ -163,25 +159,22 @@ def _counted(members: Iterable[EndedTask]) -> Counter[str]:
 def _conspicuous(
     members: Sequence[EndedTask], everywhere: Counter[str], failures: Counter[str]
 ) -> tuple[str, int]:
-    """The node of most of these failures, where other nodes had tasks too and it saw more fail than
-    complete.
+    """Return the node of most of these failures and their number, ('', 0) for none.
+
+    Other nodes must have tasks too, and more tasks must have failed on the node than completed.
     """
     if not members[0].failed or len(everywhere) < 2:
         return "", 0
     placed = sum(1 for member in members if member.nodes)
+    least = max(_MIN_NODE_FAILURES, _CONSPICUOUS_SHARE * placed)
     for node, count in _counted(members).most_common(1):
-        completed = everywhere[node] - failures[node]
-        if (
-            count >= _FEWEST_ON_A_NODE
-            and count >= _CONSPICUOUS_SHARE * placed
-            and failures[node] > completed
-        ):
+        if count >= least and 2 * failures[node] > everywhere[node]:
             return node, count
     return "", 0
 
 
 def node_names(node_list: str | None) -> tuple[str, ...]:
-    """The nodes of a row's node_list; () where there are none or they cannot be told apart."""
+    """Return the nodes of a row's node_list; () for none or for an unreadable list."""
     try:
         return tuple(nodelist.expand(node_list, 1000)) if node_list else ()
     except ValueError:
@@ -189,10 +182,8 @@ def node_names(node_list: str | None) -> tuple[str, ...]:
 
 
 def normalised(line: str) -> str:
-    """A line with its numbers, addresses and times taken out: lines that tell the same of other
-    tasks are equal.
-    """
-    line = line[:_LONGEST_COMPARED]
+    """Replace numbers, addresses and times in a line, so that it equals that of other tasks."""
+    line = line[:_MAX_COMPARED_LENGTH]
     for pattern, sign in ((_UUID, "‹id›"), (_TIME, "‹time›"), (_HEX, "‹hex›"), (_NUMBER, "#")):
         line = pattern.sub(sign, line)
     return " ".join(line.split())

@@ -1,4 +1,4 @@
-"""Reads and prints durations, memory, counts and instants as people write them."""
+"""Parsers and formats of durations, memory, counts and instants as people write them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KIB = 1024
 _MAX_INT64 = 2**63 - 1
 _UNLIMITED = frozenset({"infinite", "infinity", "unlimited", "inf"})
 _UNIT_SECONDS = {"s": 1, "m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
-_UNIT_WORDS = (
+_UNIT_NAMES = (
     ("s", ("s", "sec", "secs", "second", "seconds")),
     ("m", ("m", "min", "mins", "minute", "minutes")),
     ("h", ("h", "hr", "hrs", "hour", "hours")),
     ("d", ("d", "day", "days")),
     ("w", ("w", "week", "weeks")),
 )
-_UNIT_OF_WORD = {word: unit for unit, words in _UNIT_WORDS for word in words}
+_NAMED_UNITS = {name: unit for unit, names in _UNIT_NAMES for name in names}
 _DURATION_PARTS = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*")
 _CLOCK = re.compile(
     r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?(?:\.[0-9]{1,9})?"
@@ -42,29 +42,24 @@ _DAY_WORDS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 
 def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
-    """Seconds of `1-02:03:04`, `2:00:00`, `30:00` (mm:ss), `90m`, `2h`, `1d12h`; None for
-    `infinite` and `unlimited`.
+    """Parse `1-02:03:04`, `2:00:00`, `30:00` (mm:ss), `90m`, `2h`, `1d12h` to seconds.
 
-    A bare number counts in `bare_unit_seconds`. Days with one or two fields are Slurm's: `1-02` is
-    a day and two hours. Raises ValueError naming the text.
+    None for `infinite` and `unlimited`. A bare number counts in `bare_unit_seconds`. Days with one
+    or two fields are Slurm's: `1-02` is a day and two hours. Raises ValueError with the text.
     """
     requested = text.strip().lower()
     if requested in _UNLIMITED:
         return None
     if _NUMBER.fullmatch(requested):
-        return _whole(
-            float(requested) * bare_unit_seconds
-            if "." in requested
-            else int(requested) * bare_unit_seconds,
-            text,
-        )
+        number = float(requested) if "." in requested else int(requested)
+        return _whole(number * bare_unit_seconds, text)
     if clock := _CLOCK.fullmatch(requested):
         return _whole(_clock_seconds(*clock.groups()), text)
     seconds = 0.0
     position = 0
     while position < len(requested):
         part = _DURATION_PARTS.match(requested, position)
-        unit = _UNIT_OF_WORD.get(part[2]) if part else None
+        unit = _NAMED_UNITS.get(part[2]) if part else None
         if part is None or unit is None:
             break
         amount = float(part[1]) if "." in part[1] else int(part[1])
@@ -76,7 +71,7 @@ def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for a narrow column: `0:42`, `12:34`, `3:04:05`, `2d04h`, `123d`."""
+    """Format a duration for a narrow column: `0:42`, `12:34`, `3:04:05`, `2d04h`, `123d`."""
     whole = int(seconds)
     if whole < 0:
         return "-" + format_duration(-whole)
@@ -90,9 +85,9 @@ def format_duration(seconds: float) -> str:
 
 
 def format_clock(seconds: int) -> str:
-    """A duration to the second, as schedulers take it: `02:00:00`, `1-02:03:04`.
+    """Format a duration to the second, as schedulers read it: `02:00:00`, `1-02:03:04`.
 
-    `parse_duration` reads it back.
+    `parse_duration` parses it.
     """
     days, rest = divmod(seconds, DAY)
     clock = f"{rest // HOUR:02}:{rest % HOUR // MINUTE:02}:{rest % MINUTE:02}"
@@ -100,8 +95,8 @@ def format_clock(seconds: int) -> str:
 
 
 def format_span(seconds: float, *, exact: bool = False) -> str:
-    """A duration in a sentence: `42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`; `exact`: `3 d 4 h 2 min
-    1 s`.
+    """Format a duration for a sentence: `42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`; `exact`: `3 d
+    4 h 2 min 1 s`.
     """
     whole = int(seconds)
     if not exact and whole >= MINUTE:
@@ -123,10 +118,10 @@ def format_age(seconds: float) -> str:
 
 
 def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
-    """Bytes of `16G`, `1.5T`, `4000M`, `16GiB`, `100kb`, `0`; units are binary, as Slurm's and
-    PBS's.
+    """Parse `16G`, `1.5T`, `4000M`, `16GiB`, `100kb`, `0` to bytes; units are binary, as Slurm's
+    and PBS's.
 
-    A bare number counts in `bare_unit_bytes`. Raises ValueError naming the text.
+    A bare number counts in `bare_unit_bytes`. Raises ValueError with the text.
     """
     parts = _MEMORY.fullmatch(text.strip())
     if parts is None:
@@ -139,7 +134,7 @@ def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
 
 
 def format_memory(amount_bytes: float) -> str:
-    """Memory for a narrow column, in binary units: `0`, `512B`, `1.5G`, `16G`, `2T`."""
+    """Format memory for a narrow column, in binary units: `0`, `512B`, `1.5G`, `16G`, `2T`."""
     if amount_bytes < 0:
         return "-" + format_memory(-amount_bytes)
     value = float(amount_bytes)
@@ -154,9 +149,9 @@ def format_memory(amount_bytes: float) -> str:
 
 
 def parse_count(text: str, *, thousand: int = 1000) -> int:
-    """A whole number such as `12`, `1.5K`, `2M`; `thousand` is 1024 for what Slurm prints.
+    """Parse a whole number such as `12`, `1.5K`, `2M`; `thousand` is 1024 for Slurm's output.
 
-    Raises ValueError naming the text.
+    Raises ValueError with the text.
     """
     parts = _COUNT.fullmatch(text.strip())
     if parts is None:
@@ -170,7 +165,7 @@ def parse_count(text: str, *, thousand: int = 1000) -> int:
 
 
 def format_count(count: int) -> str:
-    """A count for a narrow column: exact below 10 000, then `83.4K`, `1.2M`."""
+    """Format a count for a narrow column: exact below 10 000, then `83.4K`, `1.2M`."""
     if count < 0:
         return "-" + format_count(-count)
     if count < 10_000:
@@ -185,10 +180,10 @@ def format_count(count: int) -> str:
 
 
 def format_amount(value: float, digits: int = 3) -> str:
-    """A measured amount by so many digits: `0.0083`, `2.5`, `155`, whole below 10 000, then
-    `51.4k`, `1.2M`, `3G`.
+    """Format a measured amount with `digits` digits: `0.0083`, `2.5`, `155`, whole below 10 000,
+    then `51.4k`, `1.2M`, `3G`.
 
-    What is yet larger, or tiny, has an exponent; `nan` and `inf` are told as such.
+    Larger and tiny amounts have an exponent; `nan` and `inf` stay as they are.
     """
     shown = f"{value:.{digits}g}"
     if not isfinite(value) or abs(float(shown)) < 1000:
@@ -204,19 +199,17 @@ def format_amount(value: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A point in time as it was written: from `epoch`, as long as the words are precise (a day, a
-    minute, a second).
-    """
+    """A point in time at `epoch`, as precise as it was written: a day, a minute or a second."""
 
     epoch: int
     span_seconds: int = 1
 
 
 def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
-    """`2026-11-20`, `2026-11-20 10:30`, `10:30` (today), `2h ago`, `-2h`, `+30m`, `now`, `today`,
-    RFC 3339, an epoch.
+    """Parse `2026-11-20`, `2026-11-20 10:30`, `10:30` (today), `2h ago`, `-2h`, `+30m`, `now`,
+    `today`, RFC 3339, an epoch.
 
-    `zone` is where days and times of day without an offset are. Raises ValueError naming the text.
+    `zone` is the time zone of days and times without an offset. Raises ValueError with the text.
     """
     requested = text.strip().lower()
     if requested == "now":
@@ -265,17 +258,13 @@ def _time_on(day: datetime, text: str) -> Instant:
     moment = day.replace(hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0)
     if offset:
         sign = -1 if offset[0] == "-" else 1
-        shift = (
-            timedelta()
-            if offset == "z"
-            else timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
-        )
-        moment = moment.replace(tzinfo=UTC) - sign * shift
+        hours, minutes = (0, 0) if offset == "z" else (int(offset[1:3]), int(offset[-2:]))
+        moment = moment.replace(tzinfo=UTC) - sign * timedelta(hours=hours, minutes=minutes)
     return Instant(int(moment.timestamp()), 1 if second else MINUTE)
 
 
 def _shift_seconds(requested: str) -> int | None:
-    """Seconds from now of `2h ago`, `-2h`, `+2h`, `in 2h`; None when it is none of these."""
+    """Parse `2h ago`, `-2h`, `+2h`, `in 2h` to seconds from now; None for any other text."""
     if requested.endswith("ago"):
         sign = -1
         amount = requested[:-3]

@@ -19,7 +19,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from hpcdash.domain.columns import STATE_ORDER, sort_rows
+from hpcdash.domain.columns import sort_rows, state_place
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import arrow_schema
 from hpcdash.domain.tables import MAIN_TABLES, Kind, TableSpec
@@ -560,8 +560,7 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
         counts = {
             row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()
         }
-    rank = {state: place for place, state in enumerate(STATE_ORDER)}
-    ranked = sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank)))
+    ranked = sorted(counts.items(), key=lambda pair: state_place(pair[0]))
     marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
     nothing = "no jobs" if "_tasks" in matched.column_names else "no rows"
     long_text = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or nothing

@@ -21,13 +21,16 @@ from tests.support.records import for_each
 @for_each(
     ("text", "conditions"),
     [
-        ("afterok:1(unfulfilled)", [Condition("afterok", "1", said="unfulfilled")]),
-        ("afterok:6_*(unfulfilled)", [Condition("afterok", "6", True, said="unfulfilled")]),
-        ("after:1+5(unfulfilled)", [Condition("after", "1", delay_minutes=5, said="unfulfilled")]),
+        ("afterok:1(unfulfilled)", [Condition("afterok", "1", status="unfulfilled")]),
+        ("afterok:6_*(unfulfilled)", [Condition("afterok", "6", True, status="unfulfilled")]),
+        (
+            "after:1+5(unfulfilled)",
+            [Condition("after", "1", delay_minutes=5, status="unfulfilled")],
+        ),
         ("afterany:6_3", [Condition("afterany", "6_3")]),
         ("afterok:1:2", [Condition("afterok", "1"), Condition("afterok", "2")]),
-        ("singleton(unfulfilled)", [Condition("singleton", said="unfulfilled")]),
-        ("afterok:58(failed)", [Condition("afterok", "58", said="failed")]),
+        ("singleton(unfulfilled)", [Condition("singleton", status="unfulfilled")]),
+        ("afterok:58(failed)", [Condition("afterok", "58", status="failed")]),
         ("afterok:12.server.example", [Condition("afterok", "12.server.example")]),
         (
             "afterany:9.pbs01@pbs01:15[].pbs01,afternotok:12",

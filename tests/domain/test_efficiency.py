@@ -87,4 +87,5 @@ def test_gpus_that_did_nothing_come_first() -> None:
     assert "its 4 GPUs were nearly idle" in advice(
         replace(HOUR, gpus=4, gpu_percent=0.5), "running"
     )
+    assert "its GPU was nearly idle" in advice(replace(HOUR, gpus=1, gpu_percent=0.5), "running")
     assert "GPU" not in advice(replace(HOUR, gpus=4, gpu_percent=None), "running")

@@ -113,6 +113,11 @@ def test_a_list_contains_the_names_it_expands_to(expression: str, name: str) -> 
     assert contains(expression, name) == (name.lower() in names)
 
 
+def test_a_name_is_found_in_wide_ranges_side_by_side() -> None:
+    assert contains("a[1-2][1-200000]", "a1199999")
+    assert not contains("a[1-2][1-200000]", "a3199999")
+
+
 @given(st.text() | st.text("n[]1-,0"))
 def test_every_text_is_a_list_or_refused(text: str) -> None:
     contains(text, "n1")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.pbs.states import ENDED_LETTERS
 from hpcdash.backends.queries import Row
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, read_all_tasks
 from hpcdash.domain.columns import MOST, as_array, null_where, where, with_columns
 from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import JobState
@@ -133,12 +133,9 @@ def _task_rows(parent: Row, listed: Counter[str]) -> Iterator[Row]:
 
 
 def _tasks(text: str | None) -> ArrayTasks | None:
-    """None for '-', which is none, and for what cannot be read."""
-    try:
-        tasks = parse_tasks(text or "")
-    except ValueError:
-        return None
-    return tasks if tasks.count and not tasks.is_incomplete else None
+    """Parse a list of tasks; None for '-', which is none, and for a list that is cut short."""
+    tasks = read_all_tasks(text)
+    return tasks if tasks is not None and tasks.count else None
 
 
 def _made(jobs: pa.Table, rows: pa.Table) -> pa.Table:

@@ -53,7 +53,7 @@ from hpcdash.domain.columns import (
     MOST,
     as_array,
     dictionary_text,
-    match_text,
+    has_state,
     null_where,
     pairs_per_distinct,
     per_distinct,
@@ -405,7 +405,7 @@ def read_runs(answer: Answer, question: Listing) -> ParsedTable:
         pa.scalar(0, pa.int64()),
         skip_nulls=False,
     )
-    is_lost = match_text(runs["state"], lambda text: pc.equal(text, str(JobState.NODE_FAILED)))
+    is_lost = has_state(runs, {JobState.NODE_FAILED})
     columns = {
         "suspended_seconds": null_where(is_lost, suspended),
         "cpu_seconds_used": cpu_seconds,

@@ -23,8 +23,7 @@ from hpcdash.backends.options import (
     read_letters,
     whole_options,
 )
-from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks
 from hpcdash.errors import UsageError
 
 MAGIC = "#PBS"

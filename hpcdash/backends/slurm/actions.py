@@ -32,13 +32,12 @@ from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
 from hpcdash.backends.slurm.errors import is_answer_lost
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks, parse_tasks
 from hpcdash.domain.job_ids import (
-    BadJobId,
     JobId,
     covers,
-    joined_tasks,
     parse_job_id,
+    read_job_id,
     slurm_job_id,
     with_cluster,
 )
@@ -129,7 +128,7 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
     def outcome(target: Target) -> Result:
         def is_own(known: str) -> bool:
             """Whether an ID of scancel's (88_3, 29, 29.0) is the target's job, or a task of it."""
-            job = _read(known.partition(".")[0])
+            job = read_job_id(known.partition(".")[0])
             is_covered = job is not None and covers(parse_job_id(target.job_id), job)
             return is_covered or (is_step and len(targets) == 1)
 
@@ -187,7 +186,7 @@ def _parse_line(line: str) -> JobMessage | None:
         # A list of tasks that was cut short is no ID.
         with suppress(ValueError):
             return JobId(found[1], parse_tasks(found[2])), found[3]
-    if (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
+    if (found := _FOR_JOB.fullmatch(line)) and (job := read_job_id(found[2])):
         return job, found[3] or _own_message(found[1])
     return None
 
@@ -238,13 +237,6 @@ def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
         return replace(outcome, text=f"{outcome.text}: {why}")
 
     return tuple(map(explained, read_scontrol(answer, targets)))
-
-
-def _read(text: str) -> JobId | None:
-    try:
-        return parse_job_id(text)
-    except BadJobId:
-        return None
 
 
 def _done(text: str) -> bool | None:

@@ -10,36 +10,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.queries import Answer, Query
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.states import JobState
 from hpcdash.errors import UnreadableOutput, excerpt
 
-# Two clocks that are as close are taken for one.
+# Clocks that are no further apart are taken for equal.
 _TOLERATED_SECONDS = 2.0
 
 
 class Clock(Protocol):
-    """Seconds since the epoch, for ages and times on the screen."""
+    """Source of the time in seconds since the epoch, for ages and times on the screen."""
 
     def now(self) -> float: ...
 
 
 class SystemClock:
-    """This machine's clock, whatever is done to it."""
+    """This machine's clock, with all that sets it."""
 
     def now(self) -> float:
         return time.time()
 
 
 def _steady_seconds() -> float:
-    """A clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return the seconds of a clock that nobody sets, and that runs on while the machine sleeps."""
     # Linux's CLOCK_MONOTONIC stands still in a sleep; macOS's does not.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class ClusterClock:
-    """The cluster's clock as it was last measured, else this machine's as it was at first.
+    """The cluster's clock as last measured, or this machine's clock as it was at the start.
 
-    It goes on steadily: what is done to this machine's clock meanwhile does not move it.
+    It runs steadily: setting this machine's clock does not move it.
     """
 
     def __init__(
@@ -54,21 +55,19 @@ class ClusterClock:
 
     @property
     def ahead_seconds(self) -> float:
-        """Seconds that it is ahead of this machine's clock; negative if it is behind."""
+        """Seconds by which it is ahead of this machine's clock; negative if it is behind."""
         return self.now() - self._wall()
 
-    def measured(self, whole_seconds: float, queried_at: float, answered_at: float) -> None:
-        """Take what the cluster's clock said at some moment between two of `now`, without its part
-        of a second.
-        """
-        least = whole_seconds - answered_at
-        most = whole_seconds + 1 - queried_at
-        if least > _TOLERATED_SECONDS or most < -_TOLERATED_SECONDS:
-            self._zero += (least + most) / 2
+    def adjust(self, whole_seconds: float, queried_at: float, answered_at: float) -> None:
+        """Adjust to the whole seconds of the cluster's clock between two times of `now`."""
+        least_ahead = whole_seconds - answered_at
+        most_ahead = whole_seconds + 1 - queried_at
+        if least_ahead > _TOLERATED_SECONDS or most_ahead < -_TOLERATED_SECONDS:
+            self._zero += (least_ahead + most_ahead) / 2
 
 
 class FrozenClock:
-    """Stands still at the moment a case was recorded."""
+    """Clock that stands still at the moment a case was recorded."""
 
     def __init__(self, epoch_seconds: float) -> None:
         self._epoch_seconds = epoch_seconds
@@ -78,18 +77,17 @@ class FrozenClock:
 
 
 def latest_time(jobs: pa.Table) -> float | None:
-    """The time of the cluster, in epoch seconds, that running jobs tell: when one began, and how
-    long it has run.
+    """Return the latest time, in epoch seconds, that running jobs show: start plus elapsed time.
 
-    It is no later than that; None where none runs.
+    The cluster's time is no earlier. None if no job runs.
     """
-    running = jobs.filter(pc.equal(pc.cast(jobs["state"], pa.string()), JobState.RUNNING.value))
-    begun = pc.cast(running["started_at"], pa.int64())
-    found = pc.max(pc.add(begun, running["elapsed_seconds"])).as_py()
-    return None if found is None else float(found)
+    running = jobs.filter(has_state(jobs, {JobState.RUNNING}))
+    started_at = pc.cast(running["started_at"], pa.int64())
+    latest = pc.max(pc.add(started_at, running["elapsed_seconds"])).as_py()
+    return None if latest is None else float(latest)
 
 
-def _read_clock(answer: Answer) -> float:
+def _parse_clock(answer: Answer) -> float:
     text = answer.stdout.strip()
     if answer.status != 0 or not text.isdigit():
         raise UnreadableOutput(
@@ -101,4 +99,4 @@ def _read_clock(answer: Answer) -> float:
     return float(text)
 
 
-CLOCK_QUERY: Query[float] = Query(("date", "+%s"), _read_clock)
+CLOCK_QUERY: Query[float] = Query(("date", "+%s"), _parse_clock)

@@ -12,124 +12,97 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import as_array, dictionary_text
+from hpcdash.domain.columns import as_array, dictionary_text, has_state, with_columns
 from hpcdash.domain.nodelist import contains, expand
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.domain.tables import Kind
 
 # A job over more nodes than this is counted on none; the largest machine has 160 000.
-_NODES_A_JOB = 200_000
+_MAX_JOB_NODES = 200_000
 
 
 def with_job_counts(kind: Kind, table: pa.Table, jobs: pa.Table) -> pa.Table:
-    """A nodes table with `jobs`, or a queues table with `jobs_running` and `jobs_pending`.
+    """Return a nodes table with `jobs`, or a queues table with `jobs_running` and `jobs_pending`.
 
-    What a node says of itself stays. Of a queue's own counts and those of its rows the larger ones:
-    a server may hide the jobs of others, and count an array that waits as one.
+    A count that a node reports stays. Of a queue's own count and that of its rows the larger
+    counts: a server may hide the jobs of others, and count a pending array as one job.
     """
-    states = pc.cast(jobs["state"], pa.string())
-    active = pc.is_in(states, pa.array([str(state) for state in ACTIVE]))
-    if kind is Kind.NODES:
-        counts = _by_node(jobs.filter(active))
-        counted = pa.array([counts.get(name, 0) for name in table["name"].to_pylist()], pa.int64())
-        return _set(table, "jobs", pc.coalesce(as_array(table["jobs"]), counted))
-    waiting = pc.is_in(states, pa.array([str(state) for state in WAITING]))
-    running = _by_queue(jobs.filter(active))
-    pending = _by_queue(jobs.filter(waiting))
     names = table["name"].to_pylist()
-    for column, counts in (("jobs_running", running), ("jobs_pending", pending)):
-        counted = pa.array([counts.get(name, 0) for name in names], pa.int64())
-        table = _set(table, column, pc.max_element_wise(as_array(table[column]), counted))
-    return table
+    active = jobs.filter(has_state(jobs, ACTIVE))
+    if kind is Kind.NODES:
+        node_counts: Counter[str] = Counter()
+        for entry in pc.value_counts(active["node_list"]).to_pylist():
+            with contextlib.suppress(ValueError):
+                for name in expand(entry["values"] or "", limit=_MAX_JOB_NODES):
+                    node_counts[name] += entry["counts"]
+        counted = _named_counts(node_counts, names)
+        return with_columns(table, {"jobs": pc.coalesce(as_array(table["jobs"]), counted)})
+    counts = {
+        "jobs_running": _queue_counts(active),
+        "jobs_pending": _queue_counts(jobs.filter(has_state(jobs, WAITING))),
+    }
+    columns = {
+        column: pc.max_element_wise(as_array(table[column]), _named_counts(queue_counts, names))
+        for column, queue_counts in counts.items()
+    }
+    return with_columns(table, columns)
 
 
 def running_hosts(jobs: pa.Table, most: int) -> tuple[str, ...]:
-    """The hosts of the jobs that run, each once; no more than `most`."""
-    lists = pc.unique(jobs.filter(_runs(jobs))["node_list"]).to_pylist()
+    """Return the hosts of the running jobs, each once and no more than `most`."""
+    running = jobs.filter(has_state(jobs, {JobState.RUNNING}))
     hosts: dict[str, None] = {}
-    for names in filter(None, lists):
+    for node_list in filter(None, pc.unique(running["node_list"]).to_pylist()):
         with contextlib.suppress(ValueError):
-            hosts.update(dict.fromkeys(expand(names, limit=_NODES_A_JOB)))
+            hosts.update(dict.fromkeys(expand(node_list, limit=_MAX_JOB_NODES)))
         if len(hosts) >= most:
             break
     return tuple(hosts)[:most]
 
 
 def with_down_hosts(jobs: pa.Table, down: Collection[str]) -> pa.Table:
-    """The jobs with `n2 is down` as the reason of those that are said to run there."""
-    runs = _runs(jobs)
-    if not down or not pc.any(runs, min_count=0).as_py():
+    """Return the jobs, with `n2 is down` as the reason of those that are reported to run there."""
+    is_running = has_state(jobs, {JobState.RUNNING})
+    if not down or not pc.any(is_running, min_count=0).as_py():
         return jobs
     reasons = as_array(jobs["reason"]).cast(pa.string()).to_pylist()
-    for at, names in enumerate(jobs["node_list"].to_pylist()):
-        if (
-            names
-            and runs[at].as_py()
-            and (lost := [host for host in sorted(down) if contains(names, host)])
-        ):
-            reasons[at] = f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} down"
-    field = jobs.schema.field("reason")
-    column = pa.array(reasons, pa.string())
-    column = (
-        column.dictionary_encode().cast(field.type)
-        if pa.types.is_dictionary(field.type)
-        else column
-    )
-    return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
+    node_lists = jobs["node_list"].to_pylist()
+    for row, (node_list, runs) in enumerate(zip(node_lists, is_running.to_pylist(), strict=True)):
+        if not node_list or not runs:
+            continue
+        if lost := [host for host in sorted(down) if contains(node_list, host)]:
+            reasons[row] = f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} down"
+    return _with_reasons(jobs, pa.array(reasons, pa.string()))
 
 
 def with_pause(jobs: pa.Table, why: str) -> pa.Table:
-    """The jobs with `why` as the reason of those that wait for their start alone."""
-    field = jobs.schema.field("reason")
+    """Return the jobs, with `why` as the reason of those that are pending and not held."""
     reasons = as_array(jobs["reason"]).cast(pa.string())
-    column = dictionary_text(pc.if_else(_is_pending(jobs), pa.scalar(why), reasons)).cast(
-        field.type
-    )
-    return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
+    is_pending = has_state(jobs, {JobState.PENDING})
+    return _with_reasons(jobs, pc.if_else(is_pending, pa.scalar(why), reasons))
 
 
 def has_pending(jobs: pa.Table) -> bool:
-    return bool(pc.any(_is_pending(jobs), min_count=0).as_py())
+    return bool(pc.any(has_state(jobs, {JobState.PENDING}), min_count=0).as_py())
 
 
-def _is_pending(jobs: pa.Table) -> pa.Array:
-    return pc.fill_null(
-        pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.PENDING)), False
-    )
+def _with_reasons(jobs: pa.Table, reasons: pa.Array) -> pa.Table:
+    kind = jobs.schema.field("reason").type
+    return with_columns(jobs, {"reason": dictionary_text(reasons).cast(kind)})
 
 
-def _runs(jobs: pa.Table) -> pa.Array:
-    return pc.fill_null(
-        pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.RUNNING)), False
-    )
+def _named_counts(counts: Counter[str], names: list[str]) -> pa.Array:
+    return pa.array([counts[name] for name in names], pa.int64())
 
 
-def _set(table: pa.Table, column: str, counts: pa.Array) -> pa.Table:
-    position = table.schema.get_field_index(column)
-    return table.set_column(position, table.schema.field(position), counts)
+def _queue_counts(jobs: pa.Table) -> Counter[str]:
+    """Count the jobs in each queue.
 
-
-def _by_node(jobs: pa.Table) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    lists = pc.value_counts(jobs["node_list"])
-    for entry in lists.to_pylist():
-        if entry["values"]:
-            try:
-                names = expand(entry["values"], limit=_NODES_A_JOB)
-            except ValueError:
-                continue
-            for name in names:
-                counts[name] += entry["counts"]
-    return counts
-
-
-def _by_queue(jobs: pa.Table) -> Counter[str]:
-    """Jobs by queue: each task of a pending record counts, and a job that asked for several queues
-    counts in each.
+    Each task of a pending record counts, and a job that requested several queues counts in each.
     """
     counts: Counter[str] = Counter()
-    summed = jobs.select(["queue", "_tasks"]).group_by("queue").aggregate([("_tasks", "sum")])
-    for entry in summed.to_pylist():
+    tasks = jobs.select(["queue", "_tasks"]).group_by("queue").aggregate([("_tasks", "sum")])
+    for entry in tasks.to_pylist():
         for name in (entry["queue"] or "").split(","):
             counts[name] += entry["_tasks_sum"]
     return counts

@@ -12,12 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.domain import schema
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.nodelist import contains, expand
 from hpcdash.domain.states import ACTIVE, UNAVAILABLE
 
 # A vnode of PBS: gpu01[0] is of gpu01.
 VNODE = re.compile(r"\[[0-9]+\]$")
-# Jobs that share a node list are rare beyond this; longer lists are of whole partitions.
+# Lists of more nodes are those of whole partitions.
 _MAX_NODES = 10_000
 
 
@@ -29,8 +30,10 @@ class OwnSlots(Struct, frozen=True):
 
 
 class NodeSlots(Struct, frozen=True):
-    """Slots of a node. `used` None: unreported. `own` are those of one's own jobs, and count as
-    used: the list of jobs may be newer than that of nodes.
+    """Slots of a node; `used` is None if unreported.
+
+    `own` are those of one's own jobs. They count as used, as the list of jobs may be newer than
+    that of nodes.
 
     Unused slots of a node that `is_unavailable` (down, drained or draining) start no job.
     """
@@ -44,7 +47,7 @@ class NodeSlots(Struct, frozen=True):
     @property
     def own_count(self) -> int:
         """Slots of one's own jobs, as far as their split is known; at most all of the node's."""
-        return min(self.total, sum(one.count or 0 for one in self.own))
+        return min(self.total, sum(slots.count or 0 for slots in self.own))
 
     @property
     def free(self) -> int:
@@ -156,9 +159,10 @@ def _split(
 
 
 def on_node(jobs: pa.Table, node: str) -> pa.Table:
-    """The jobs that have a node; each distinct node list is read once.
+    """Return the jobs that have a node; each distinct node list is parsed once.
 
-    Of PBS's vnodes (gpu01[0]) a job's list has the host: those of all its vnodes are shown.
+    The node list of a job on PBS's vnodes (gpu01[0]) has their host: the jobs are those of all its
+    vnodes.
     """
     node = VNODE.sub("", node)
     active = active_jobs(jobs)
@@ -172,6 +176,4 @@ def on_node(jobs: pa.Table, node: str) -> pa.Table:
 
 def active_jobs(jobs: pa.Table) -> pa.Table:
     """Return the jobs that have nodes, by their states."""
-    return jobs.filter(
-        pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE]))
-    )
+    return jobs.filter(has_state(jobs, ACTIVE))

@@ -1,6 +1,4 @@
-"""Asks one cluster at the pace its views need and its controller can bear; one poll serves every
-view.
-"""
+"""Polls of one cluster at the pace that its views need and its controller can bear."""
 
 from __future__ import annotations
 
@@ -55,10 +53,10 @@ class Pace(Struct, frozen=True):
 class _Schedule(Struct):
     """Schedule of a kind.
 
-    `queried_at` is its last poll (monotonic), `took_seconds` the scheduler's time for it,
-    `failures` those in a row. `commands` were sent for the last answer; `is_quiet`: it equals the
-    answer before, as far as a person sees. `retry_seconds` is the wait after a failure of the line,
-    which has a pace of its own; None after other failures.
+    `queried_at` is the time of its last poll (monotonic), `took_seconds` the scheduler's time for
+    it, `failures` the number of consecutive failures. `commands` were sent for the last answer, and
+    `is_quiet` if that equals the answer before, as far as a person sees. `retry_seconds` is the
+    wait after a failure of the line, which has its own pace; None after other failures.
     """
 
     queried_at: float = float("-inf")
@@ -87,7 +85,7 @@ class Poller:
         self._monotonic = monotonic
         self._due_now: set[Kind] = set()
         self._in_flight: set[Kind] = set()
-        # When the questions that have no answer yet were sent.
+        # When the queries without an answer were sent.
         self._sent_at: dict[Kind, float] = {}
         self._force = False
         self._wake = asyncio.Event()
@@ -117,10 +115,10 @@ class Poller:
         self._wake.set()
 
     def poll_now(self, *, with_passing: bool = False) -> None:
-        """Poll what is shown at once: a person asked for it, or has just acted.
+        """Poll what is shown at once: a person requested it, or has just acted.
 
-        A query that is under way may have been answered before the act: it is repeated once that
-        one ended. Kinds shown in passing keep their pace unless `with_passing`.
+        A query that is under way may have been answered before the act: it is repeated afterwards.
+        Kinds shown in passing keep their pace unless `with_passing`.
         """
         due = self._interest if with_passing else self._interest - self._in_passing
         for kind in due:
@@ -177,7 +175,7 @@ class Poller:
         return sum(self._schedules[kind].commands for kind in self._interest - self._in_passing)
 
     def is_spared(self, kind: Kind) -> bool:
-        """Whether it is asked less often than wanted, as its answers take long."""
+        """Whether it is polled less often than configured, as its answers take long."""
         schedule = self._schedules[kind]
         requested = self.pace.seconds[kind] * (1.0 if self.focused else self.pace.unfocused_factor)
         took = schedule.took_seconds
@@ -191,7 +189,7 @@ class Poller:
 
     def unanswered_seconds(self, kind: Kind | None = None) -> float:
         """Return the age of the oldest pending query, or of the one for a kind; 0 for none."""
-        sent = [at for one, at in self._sent_at.items() if kind in (None, one)]
+        sent = [at for sent_kind, at in self._sent_at.items() if kind in (None, sent_kind)]
         return self._monotonic() - min(sent) if sent else 0.0
 
     def start(self) -> None:
@@ -207,13 +205,13 @@ class Poller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # A task that was ended before its first step has tidied up nothing.
+        # A task that was cancelled before its first step has not cleaned up.
         self._in_flight.clear()
 
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            if due := self._due():
+            if due := self._due_kinds():
                 # Not awaited: a kind that takes a minute to answer does not hold up the others.
                 self._in_flight.update(due)
                 task = asyncio.create_task(
@@ -228,7 +226,7 @@ class Poller:
             except TimeoutError:
                 continue
 
-    def _due(self) -> list[Kind]:
+    def _due_kinds(self) -> list[Kind]:
         free = self._interest - self._in_flight
         if self.waiting_for_person is not None:
             free &= self._due_now
@@ -242,7 +240,7 @@ class Poller:
         return max(0.0, min(waits)) if waits else None
 
     async def poll(self, kinds: Iterable[Kind]) -> None:
-        """Ask for some kinds at once, over channels in parallel."""
+        """Poll some kinds at once, over parallel channels."""
         kinds = tuple(kinds)
         self._in_flight.update(kinds)
         self._due_now.difference_update(kinds)
@@ -254,7 +252,7 @@ class Poller:
         self._force = False
         try:
             await self.store.open(force=force)
-            # What opening took (a person may have typed a password) is not the controller's time.
+            # The time to connect (a person may type a password) is not the controller's.
             self.waiting_for_person = None
             await asyncio.gather(*(self._poll_one(kind) for kind in kinds))
         except HpcdashError as error:
@@ -271,27 +269,22 @@ class Poller:
             return
         schedule.failures += 1
         schedule.jitter = random.random()
-        schedule.retry_seconds = (
-            self._line_retry_seconds(schedule) if isinstance(error, ConnectionFailed) else None
-        )
+        schedule.retry_seconds = None
+        if isinstance(error, ConnectionFailed):
+            retry_at = self.store.transport.health.retry_at
+            if retry_at is not None:
+                schedule.retry_seconds = max(0.0, retry_at - time.time())
+            elif schedule.failures == 1:
+                schedule.retry_seconds = 0.0
         if isinstance(error, CommandTimedOut):
             # Without an answer the controller may still be at it.
-            is_silent = error.answer_seconds is None
             schedule.took_seconds = (
-                schedule.queried_at - began if is_silent else error.answer_seconds or 0.0
+                schedule.queried_at - began
+                if error.answer_seconds is None
+                else error.answer_seconds
             )
         if isinstance(error, NEEDS_A_PERSON):
             self.waiting_for_person = error
-
-    def _line_retry_seconds(self, schedule: _Schedule) -> float | None:
-        """Return the seconds to wait for the line.
-
-        They are the transport's, else 0 after the first failure.
-        """
-        retry_at = self.store.transport.health.retry_at
-        if retry_at is not None:
-            return max(0.0, retry_at - time.time())
-        return 0.0 if schedule.failures == 1 else None
 
     async def _poll_one(self, kind: Kind) -> None:
         schedule = self._schedules[kind]
@@ -305,9 +298,10 @@ class Poller:
         else:
             schedule.failures = 0
             schedule.commands = max(1, len(sent))
-            schedule.is_quiet = self._shown_commands > len(
-                self._interest - self._in_passing
-            ) and await asyncio.to_thread(_is_same, known, self.store.snapshots[kind])
+            takes_several = self._shown_commands > len(self._interest - self._in_passing)
+            schedule.is_quiet = takes_several and await asyncio.to_thread(
+                _is_same, known, self.store.snapshots[kind]
+            )
             schedule.queried_at = self._monotonic()
             schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.queried_at - began)
         finally:
@@ -317,7 +311,7 @@ class Poller:
 
 
 def _is_same(before: Snapshot | None, after: Snapshot) -> bool:
-    """Whether two answers hold the same rows in the same states, as far as they have any."""
+    """Whether two answers have the same rows in the same states, if they have states."""
     if before is None or before.table.num_rows != after.table.num_rows:
         return False
     names = [name for name in ("id", "name", "state", "reason") if name in after.table.column_names]
@@ -327,7 +321,7 @@ def _is_same(before: Snapshot | None, after: Snapshot) -> bool:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """A poll that ends by an error of our own is no silent thing."""
+    """Report a poll that ended by a fault of the program."""
     if not task.cancelled() and (error := task.exception()) is not None:
         context = {"message": f"{task.get_name()} ended", "exception": error, "task": task}
         task.get_loop().call_exception_handler(context)

@@ -1,6 +1,4 @@
-"""Runs queries against one cluster within its command budget, and finds out which scheduler it
-has.
-"""
+"""Queries to one cluster within its command budget, and the search for its scheduler."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ NEVER_SENT = (NotSent, AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 WINDOW_SECONDS = 60.0
 # File reads leave this many commands of the ceiling for queries, and always get at least this
 # share.
-_LEFT_FOR_QUESTIONS = 2
+_LEFT_FOR_QUERIES = 2
 _MIN_READS_SHARE = 0.25
 
 
@@ -47,7 +45,7 @@ _SENT: ContextVar[list[float] | None] = ContextVar("sent", default=None)
 
 
 def count_sent() -> list[float]:
-    """The times of the commands that this task sends from now on; it grows."""
+    """Return a list to which the time of each command that this task sends is added."""
     sent: list[float] = []
     _SENT.set(sent)
     return sent
@@ -65,42 +63,41 @@ class QueriedCluster(Protocol):
 
 
 class QueryRunner:
-    """The questions to one cluster, and the actions there; keeps no answer."""
+    """Runner of queries and actions on one cluster; it stores no answer."""
 
     def __init__(self, cluster: QueriedCluster) -> None:
         self._cluster = cluster
         self._adopting: asyncio.Lock = asyncio.Lock()
         # Whether a login shell's environment changed anything; None: not queried.
         self._adopted: bool | None = None
-        self._looking: asyncio.Lock = asyncio.Lock()
+        self._searching: asyncio.Lock = asyncio.Lock()
         # Whether the commands are in a folder beside the PATH; None: not searched.
         self._found_elsewhere: bool | None = None
         # The probe's message on a configured scheduler without commands.
         self._why_missing: CommandMissing | None = None
 
     async def run_query(self, query: Query[T], *, times: int = 1) -> T:
-        """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on
-        commands a minute.
-        """
-        return await self.with_login_environment(lambda: self._run_on_all(query, times))
+        """Return the answer to a query, parsed in a thread.
 
-    async def _run_on_all(self, query: Query[T], times: int) -> T:
-        """Run a query like `run_unchanged`, but retry a missing command.
-
-        The retry uses the folder in which the probe finds the command.
+        Raises RateLimited at `times` the ceiling on commands per minute.
         """
-        try:
+
+        async def attempt() -> T:
+            try:
+                return await self.run_unchanged(query, times=times)
+            except CommandMissing:
+                if not await self._is_elsewhere(times):
+                    raise
             return await self.run_unchanged(query, times=times)
-        except CommandMissing:
-            if not await self._is_elsewhere(times):
-                raise
-        return await self.run_unchanged(query, times=times)
+
+        return await self.with_login_environment(attempt)
 
     async def _is_elsewhere(self, times: int) -> bool:
-        """Whether the probe, asked once, finds the commands beside the PATH; raises why the
-        scheduler has none.
+        """Whether the probe, run once, finds the commands in a folder beside the PATH.
+
+        Raises the probe's error if the scheduler is configured without commands.
         """
-        async with self._looking:
+        async with self._searching:
             if self._found_elsewhere is None:
                 self._found_elsewhere = False
                 try:
@@ -115,8 +112,8 @@ class QueryRunner:
             return self._found_elsewhere
 
     async def with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Tries as things are, and where a command, or its cluster, is missing once more as a login
-        shell has it.
+        """Attempt as is; if a command or its cluster is missing, again in a login shell's
+        environment.
         """
         was_adopted = self._adopted is not None
         try:
@@ -127,13 +124,13 @@ class QueryRunner:
         return await attempt()
 
     def forget_login_environment(self) -> None:
-        """Have it asked for again, should something be missing."""
+        """Query it again if something is missing."""
         self._adopted = None
         self._found_elsewhere = None
         self._why_missing = None
 
     async def run_unchanged(self, query: Query[T], *, times: int = 1) -> T:
-        """Run a query like `ask`, without a retry."""
+        """Run a query like `run_query`, without a retry."""
         wait = self._cluster.budget.wait_seconds(times=times)
         if wait > 0:
             raise RateLimited(
@@ -168,7 +165,7 @@ class QueryRunner:
         else:
             self._cluster.budget.answered(completed.seconds)
         if query.command:
-            # An error names what a person would have called, not the shell around it.
+            # An error has the command that a person would run, not the shell around it.
             completed = replace(completed, argv=query.command)
         answer = await asyncio.to_thread(query.parse, completed)
         if not completed.is_copy:
@@ -177,8 +174,8 @@ class QueryRunner:
         return answer
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
-        """Run a command that acts on jobs, once and whatever the ceiling says; raises what the
-        transport raises.
+        """Run a command that acts on jobs, once and regardless of the ceiling; raises the
+        transport's errors.
         """
         self._cluster.budget.spend()
         try:
@@ -238,8 +235,9 @@ class CommandBudget:
         excess = len(self._sent) + commands - times * self.ceiling
         if excess <= 0:
             return 0.0
-        frees = self._sent[min(excess, len(self._sent)) - 1] if self._sent else self._monotonic()
-        return max(0.0, frees + WINDOW_SECONDS - self._monotonic())
+        now = self._monotonic()
+        sent_at = self._sent[min(excess, len(self._sent)) - 1] if self._sent else now
+        return max(0.0, sent_at + WINDOW_SECONDS - now)
 
     def spend(self) -> None:
         """Note that a command is sent now."""
@@ -249,7 +247,7 @@ class CommandBudget:
             counted.append(self._sent[-1])
 
     def refund(self) -> None:
-        """Take the newest command back: the cluster was not asked."""
+        """Take the newest command back: it was not sent."""
         if self._sent:
             self._sent.pop()
             self.sent -= 1
@@ -260,7 +258,7 @@ class CommandBudget:
         Reads are not scheduler queries, but commands nevertheless: at even intervals, they take
         what the last minute's queries leave of the ceiling.
         """
-        left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
+        left = self.ceiling - self.per_minute - _LEFT_FOR_QUERIES
         now = self._monotonic()
         turn = max(now, self._next_read_at)
         self._next_read_at = turn + WINDOW_SECONDS / max(left, _MIN_READS_SHARE * self.ceiling)
@@ -276,10 +274,9 @@ async def find_scheduler(
     fetch: Callable[[Query[Probe]], Awaitable[Probe]],
     prepend_path: Callable[[str], None],
 ) -> tuple[Backend, Probe]:
-    """The first backend that finds its scheduler there, settled, and what it found; raises why none
-    does.
+    """Return the first backend that finds its scheduler, and its probe; raises why none does.
 
-    Where its commands are in a folder that is not on the PATH, `prepend_path` is given that folder.
+    `prepend_path` is called with the folder of commands that are not on the PATH.
     """
     missing: list[CommandMissing] = []
     unconfigured: NoConfiguration | None = None
@@ -296,8 +293,8 @@ async def find_scheduler(
         except NoConfiguration as error:
             unconfigured = unconfigured or error
             continue
-        # The commands of one may be installed where another is used; if neither answers the first's
-        # error counts.
+        # The commands of a scheduler may be installed where another is used; if neither answers,
+        # the first error counts.
         if unconfigured is None or probe.controller_answers is not False:
             return backend.for_probe(probe), probe
     if unconfigured is not None:

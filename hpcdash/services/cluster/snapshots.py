@@ -1,6 +1,4 @@
-"""Snapshots: a table and when it was true, and the last ones of each cluster kept on disk as Arrow
-files.
-"""
+"""Snapshots of tables, and the cache of each cluster's latest snapshots as Arrow files."""
 
 from __future__ import annotations
 
@@ -21,15 +19,15 @@ _FORMAT = b"hpcdash.format"
 _SCHEDULER = b"hpcdash.scheduler"
 # Raised when a schema changes: older files are then not read.
 FORMAT_VERSION = b"1"
-_KEPT_ROWS = 200_000
+_MAX_ROWS = 200_000
 
 
 class Snapshot(Struct, frozen=True):
-    """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier
+    """A table in its kind's schema, taken at an epoch second; `cached` if it is from an earlier
     run.
 
-    `scheduler` is who an earlier run asked: the backend's name and, where that was told, the
-    server's (`pbs pbs01`).
+    `scheduler` is the source of an earlier run's table: the backend's name and, if it was reported,
+    the server's (`pbs pbs01`).
     """
 
     kind: Kind
@@ -40,22 +38,16 @@ class Snapshot(Struct, frozen=True):
     scheduler: str = ""
 
     def may_belong_to(self, scheduler: str) -> bool:
-        """Whether it may be of this scheduler: of the same backend, and where both name a server,
-        of the same one.
-        """
-        mine = self.scheduler.split()
-        other = scheduler.split()
-        return all(one == two for one, two in zip(mine, other, strict=False))
+        """Whether the backends are the same and, if both are known, the servers."""
+        parts = zip(self.scheduler.split(), scheduler.split(), strict=False)
+        return all(own == other for own, other in parts)
 
 
 class SnapshotCache:
-    """One folder a cluster, 0700, its files 0600.
+    """Cache of a cluster's snapshots in a folder in `root`, 0700, its files 0600.
 
-    Every failure to read or write is silent: a cache may be absent.
-
-    Only what this user wrote is read, and only whole. `cluster` may hold any characters; its folder
-    is in `root`. `scheduler`, once it is known, is as Snapshot has it: it is written, and what is
-    of another one is not read.
+    Failures to read or write are ignored. Only whole files that this user wrote are read, and only
+    those of `scheduler`, as in Snapshot, once it is known. `cluster` may contain any characters.
     """
 
     def __init__(self, root: Path, cluster: str) -> None:
@@ -65,7 +57,7 @@ class SnapshotCache:
         self.scheduler = ""
 
     def load(self, kind: Kind) -> Snapshot | None:
-        """The last snapshot of a kind, or None where there is none that can be read."""
+        """Return the last snapshot of a kind; None if there is none that can be read."""
         if (table := read_table(self._path(kind))) is None:
             return None
         metadata = table.schema.metadata or {}
@@ -85,8 +77,8 @@ class SnapshotCache:
         )
 
     def save(self, snapshot: Snapshot) -> bool:
-        """Write a snapshot, whole or not at all; False where the disk would not have it."""
-        table = snapshot.table.slice(0, _KEPT_ROWS)
+        """Write a snapshot, whole or not at all; return False if it cannot be written."""
+        table = snapshot.table.slice(0, _MAX_ROWS)
         metadata: dict[bytes, bytes | str] = {
             _TAKEN_AT: repr(snapshot.taken_at),
             _FORMAT: FORMAT_VERSION,

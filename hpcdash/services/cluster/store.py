@@ -1,6 +1,4 @@
-"""All that is known of one cluster: its tables with their age, what changed, and what went
-wrong.
-"""
+"""Store of one cluster: its tables with their age, their changes, and its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.domain.columns import column_text, match_text
+from hpcdash.domain.columns import column_text, has_state
 from hpcdash.domain.diff import lost_nodes
 from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED
@@ -66,10 +64,9 @@ _CACHE_EVERY_SECONDS = 60.0
 _SMALL_ROWS = 2000
 _JOINED = (Kind.NODES, Kind.QUEUES)
 _HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
-_ENDED_STATES = pa.array(sorted(ENDED), pa.string())
-_OF_JOBS = (Kind.MINE, Kind.EVERYONE)
+_JOB_LISTS = (Kind.MINE, Kind.EVERYONE)
 _MAX_PATIENCE = 2
-_KEPT_NODE_EVENTS = 500
+_MAX_NODE_EVENTS = 500
 # A clock that was set by less is not noticed before the next connection.
 _CLOCK_STEP_SECONDS = 30.0
 
@@ -94,10 +91,9 @@ Listener = Callable[[Changed], None]
 
 
 def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
-    """Rows of domain.schema.JOBS that ended lately, and of those known before what ended within
-    HISTORY_SECONDS; pure.
+    """Return new rows of domain.schema.JOBS and the known rows that ended within HISTORY_SECONDS.
 
-    Newest end first.
+    Pure. Newest end first.
     """
     ends = known["ends_at"].cast(pa.int64())
     is_stored = pc.and_(
@@ -110,8 +106,8 @@ def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
 
 
 def _split_ended(jobs: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(those that have not ended, those that have) of rows of domain.schema.JOBS."""
-    is_ended = match_text(jobs["state"], lambda states: pc.is_in(states, value_set=_ENDED_STATES))
+    """Split rows of domain.schema.JOBS into those that have not ended and those that have."""
+    is_ended = has_state(jobs, ENDED)
     if not pc.any(is_ended, min_count=0).as_py():
         return jobs, jobs.slice(0, 0)
     return jobs.filter(pc.invert(is_ended)).combine_chunks(), jobs.filter(is_ended).combine_chunks()
@@ -148,9 +144,9 @@ class ClusterStore:
         self.errors: dict[Kind, HpcdashError] = {}
         self.connection_error: HpcdashError | None = None
         self._backends = tuple(backends)
-        # Folder of scripts that the scheduler would not return; None: they are not stored.
+        # Folder of the scripts that the scheduler would not return; None: they are not stored.
         self.scripts = scripts
-        # Where what was watched of its jobs is; None: nowhere.
+        # Folder of the watched use of its jobs; None: it is not stored.
         self._state_folder = state_folder
         self._cache = cache
         self._cache_read: set[Kind] = set()
@@ -163,21 +159,20 @@ class ClusterStore:
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
-        # How long the scheduler took to answer for each kind: without the time that the line took.
+        # Seconds that the scheduler took to answer for each kind, without the line's.
         self.answer_seconds: dict[Kind, float] = {}
         self.answer_bytes: dict[Kind, int] = {}
-        # How many times its time limit a kind is given, after it was given up on.
+        # Factors of the time limits of kinds that timed out.
         self._patience: dict[Kind, int] = {}
-        # How far what running jobs tell of the time is behind the clock.
+        # Seconds by which the latest time that running jobs show is behind the clock.
         self._jobs_behind_seconds: dict[Kind, float] = {}
-        # The command that reads a file as the account that it was launched for; () where it is read
-        # as any other.
+        # The command that reads a file as the account that it was launched for; () for none.
         self.reader_command: Callable[[str], tuple[str, ...]] = lambda path: ()
         self._down_hosts: frozenset[str] = frozenset()
         self._hosts_queried_at = float("-inf")
         self._pause = ""
         self._pause_requested_at = float("-inf")
-        self.node_events: deque[NodeEvent] = deque(maxlen=_KEPT_NODE_EVENTS)
+        self.node_events: deque[NodeEvent] = deque(maxlen=_MAX_NODE_EVENTS)
         """Nodes lost since this run began, newest last."""
         self._departures = JobTracker(self)
         self._queries = QueryRunner(self)
@@ -199,9 +194,7 @@ class ClusterStore:
 
     @property
     def misses_short_jobs(self) -> bool:
-        """Whether a job may start and end unseen, as the cluster forgets those that ended sooner
-        than it was asked.
-        """
+        """Whether a job may start and end unseen, as ended jobs are forgotten between polls."""
         stored = self.probe.ended_kept_seconds if self.probe else None
         return stored is not None and self._departures.poll_seconds > stored
 
@@ -225,10 +218,9 @@ class ClusterStore:
         )
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` in the event loop's next turn after each change; returns how to stop
-        that.
+        """Call `listener` in the event loop's next turn after each change; return how to stop that.
 
-        The first one also hears of what changed before.
+        The first listener is also notified of earlier changes.
         """
         self._listeners.append(listener)
         for changed in self._pending.values():
@@ -241,8 +233,7 @@ class ClusterStore:
             earlier = self._pending.get(changed.kind, changed)
             events = changed.events if earlier is changed else earlier.events + changed.events
             self._pending[changed.kind] = replace(changed, events=events)
-        # Each in a turn of its own: one that raises is reported by the loop, and stops neither the
-        # others nor us.
+        # Each in its own turn: the loop reports a listener that raises, and calls the others.
         for listener in self._listeners:
             asyncio.get_running_loop().call_soon(self._call, listener, changed)
 
@@ -251,15 +242,13 @@ class ClusterStore:
             listener(changed)
 
     def notify_health(self) -> None:
-        """Tell listeners that the connection or an error changed."""
+        """Notify listeners that the connection or an error changed."""
         self._notify(Changed(None))
 
     # -- tables of the last run
 
     def load_cached(self, kinds: Sequence[Kind] = tuple(Kind)) -> None:
-        """Show what the last run knew, until something newer is there; a kind's file is read once
-        at most.
-        """
+        """Load the last run's snapshots where there are no newer ones; read each file once."""
         if self._cache is None:
             return
         for kind in kinds:
@@ -270,7 +259,7 @@ class ClusterStore:
                 self.snapshots[kind] = snapshot
 
     def _forget_other_schedulers(self) -> None:
-        """Drop what the last run knew of another scheduler or server, which had this name then."""
+        """Drop the last run's snapshots of another scheduler or server that had this name."""
         if self._cache is None or self.probe is None:
             return
         # A server may have any name: it is one word.
@@ -297,10 +286,10 @@ class ClusterStore:
     # -- queries
 
     async def open(self, *, force: bool = False) -> Probe:
-        """Connect where the line is not open, and find out once which scheduler is there.
+        """Connect if the line is not open, and probe the scheduler once.
 
-        Raises what stands in the way, with its next step, and keeps it as `connection_error`.
-        `force` tries even while the transport backs off: a person asked.
+        Raises the error, with its next step, and stores it as `connection_error`. With `force`, as
+        a person requested it, the transport tries even while it backs off.
         """
         async with self._opening:
             try:
@@ -311,7 +300,7 @@ class ClusterStore:
                     queried_at = self.clock.now()
                     self.probe = await self._queries.with_login_environment(self._find_scheduler)
                     self._forget_other_schedulers()
-                    self._measured(self.probe.clock_epoch_seconds, queried_at)
+                    self._adjust_clock(self.probe.clock_epoch_seconds, queried_at)
             except HpcdashError as error:
                 self.connection_error = error
                 self.notify_health()
@@ -321,12 +310,10 @@ class ClusterStore:
                 self.notify_health()
             return self.probe
 
-    def _measured(self, reported: float | None, queried_at: float) -> None:
-        """Set the clock by what the cluster's said since `queried_at`; a recording's is the cluster's
-        own.
-        """
+    def _adjust_clock(self, reported: float | None, queried_at: float) -> None:
+        """Adjust the clock to the cluster's; a recording has the cluster's own."""
         if reported is not None and isinstance(self.clock, ClusterClock):
-            self.clock.measured(reported, queried_at, self.clock.now())
+            self.clock.adjust(reported, queried_at, self.clock.now())
 
     async def _watch_clock(self, kind: Kind, jobs: pa.Table) -> None:
         """Measure the cluster's clock again where running jobs show that it was set."""
@@ -339,18 +326,17 @@ class ClusterStore:
             return
         queried_at = self.clock.now()
         try:
-            self._measured(await self.poll(CLOCK_QUERY), queried_at)
+            self._adjust_clock(await self.poll(CLOCK_QUERY), queried_at)
         except HpcdashError:
             return
         # Jobs that were suspended for a while have run for less.
         self._jobs_behind_seconds[kind] = reported - self.clock.now()
 
     async def resolve_backend(self) -> None:
-        """Find out which scheduler is there where more than one may be, or one is asked for its
-        kind or version first.
+        """Probe the scheduler if there may be several, or if its kind or version must be known.
 
-        Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a
-        person has named and that works without its probe: what is wrong its commands tell.
+        Raises like `open`, except for a named scheduler that works without its probe: its commands
+        report what is wrong.
         """
         if self.probe is not None or (
             len(self._backends) == 1 and not self.backend.probe.needs_answer
@@ -377,7 +363,7 @@ class ClusterStore:
         return await self._queries.run_query(query, times=_PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
-        """Run a query like `ask`, for the background: under the ceiling itself."""
+        """Run a query like `run_query`, but in the background: under the ceiling itself."""
         return await self._queries.run_query(query)
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
@@ -389,23 +375,23 @@ class ClusterStore:
         return await self._queries.act(command, on_output)
 
     async def forget(self, job_ids: Iterable[str]) -> None:
-        """Show ended jobs that were deleted no more; the next answer does not have them either."""
+        """Remove ended jobs that were deleted; the next answer does not have them either."""
         await self._departures.forget(job_ids)
         self._notify(Changed(Kind.MINE))
 
     def log_file(self, path: str, host: str = "") -> LogFile:
-        """A job's file, on the login node or on the disk of the node `host`."""
+        """Return a job's file, on the login node or on the disk of the node `host`."""
         from hpcdash.services.logs.file import LogFile
 
         return LogFile(self.transport, path, host, () if host else self.reader_command(path))
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
-        """The question that fills a kind."""
+        """Return the query for the table of a kind."""
         cluster = self.probe.cluster if self.probe else ""
         return self.backend.table(kind, self.user, cluster, self._unknown_history_seconds(kind))
 
     def _unknown_history_seconds(self, kind: Kind) -> int:
-        """Return how many seconds of the history are to be queried."""
+        """Return the seconds of history to query."""
         known = self.snapshots.get(kind)
         if known is None or not self.backend.history.keeps_ended:
             return HISTORY_SECONDS
@@ -415,9 +401,7 @@ class ClusterStore:
         )
 
     async def fetch(self, kind: Kind) -> Snapshot:
-        """Ask for a kind now (callers at the same time share one question); raises the error,
-        and keeps it.
-        """
+        """Fetch a kind now; store and raise the error. Concurrent callers share one query."""
         running = self._fetching.get(kind)
         if running is None or running.done():
             running = asyncio.create_task(self._fetch(kind), name=f"fetch {kind} of {self.name}")
@@ -426,14 +410,57 @@ class ClusterStore:
         return await asyncio.shield(running)
 
     def _fetched(self, kind: Kind, ended: asyncio.Task[Snapshot]) -> None:
-        # A task keeps its table, or the error that ended it.
+        # A task holds its table, or its error.
         if self._fetching.get(kind) is ended:
             del self._fetching[kind]
 
     async def _fetch(self, kind: Kind) -> Snapshot:
+        parsed = await self._fetch_table(kind)
+        table = parsed.table
+        if kind in _JOB_LISTS:
+            await self._watch_clock(kind, table)
+        ended = None
+        if kind is Kind.MINE and self.backend.queue.lists_ended:
+            table, ended = await asyncio.to_thread(_split_ended, table)
+        taken_at = self.clock.now()
+        known = self.snapshots.get(kind)
+        if kind in _HISTORIES and self.backend.history.keeps_ended and known is not None:
+            table = await asyncio.to_thread(with_known_history, table, known.table, taken_at)
+        if kind in _JOB_LISTS:
+            table = await self._with_down_hosts(table, is_own=kind is Kind.MINE)
+            table = await self.with_pause(table)
+        if kind in _JOINED:
+            self._unjoined[kind] = table
+        events: tuple[JobEvent, ...] = ()
+        if kind is Kind.MINE:
+            events = await self._departures.follow(self._mine_before(), table, ended)
+        snapshot = await self._join(Snapshot(kind, table, taken_at, parsed.rejected))
+        if kind is Kind.NODES and (earlier := self.snapshots.get(kind)) is not None:
+            lost = await asyncio.to_thread(lost_nodes, earlier.table, snapshot.table)
+            self.node_events.extend(
+                NodeEvent(taken_at, row["name"], row["state"], row["reason"] or "") for row in lost
+            )
+        # The answer also shows that the line is good.
+        self.connection_error = None
+        for other, error in list(self.errors.items()):
+            if other is kind or isinstance(error, UnreachableError):
+                del self.errors[other]
+        self.snapshots[kind] = snapshot
+        self._notify(Changed(kind, events))
+        if kind is Kind.EVERYONE:
+            await self._join_again()
+        elif kind is Kind.MINE and (events := await self._departures.look_up()):
+            self._notify(Changed(kind, events))
+        if table.num_rows > _SMALL_ROWS:
+            await asyncio.to_thread(pa.default_memory_pool().release_unused)
+        await self._cache_snapshot(snapshot)
+        return snapshot
+
+    async def _fetch_table(self, kind: Kind) -> ParsedTable:
+        """Fetch the table of a kind; store and raise the error."""
         query = self.query(kind)
         limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
-        began = time.monotonic()
+        started = time.monotonic()
         self.answer_seconds.pop(kind, None)
 
         def parse(answer: Answer) -> ParsedTable:
@@ -457,56 +484,12 @@ class ClusterStore:
             # The frames below hold the command's whole output, and the error may be stored for
             # long.
             raise error.with_traceback(None) from error.__cause__
-        if time.monotonic() - began < query.limit_seconds / 4:
+        if time.monotonic() - started < query.limit_seconds / 4:
             self._patience.pop(kind, None)
-        if kind in _OF_JOBS:
-            await self._watch_clock(kind, parsed.table)
-        recent = None
-        if kind is Kind.MINE and self.backend.queue.lists_ended:
-            live, recent = await asyncio.to_thread(_split_ended, parsed.table)
-            parsed = replace(parsed, table=live)
-        snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
-        if (
-            kind in _HISTORIES
-            and self.backend.history.keeps_ended
-            and (known := self.snapshots.get(kind)) is not None
-        ):
-            table = await asyncio.to_thread(
-                with_known_history, parsed.table, known.table, snapshot.taken_at
-            )
-            snapshot = replace(snapshot, table=table)
-        if kind in (Kind.MINE, Kind.EVERYONE):
-            table = await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE)
-            snapshot = replace(snapshot, table=await self.with_pause(table))
-        events: tuple[JobEvent, ...] = ()
-        if kind is Kind.MINE:
-            events = await self._departures.follow(self._mine_before(), snapshot.table, recent)
-        else:
-            if kind in _JOINED:
-                self._unjoined[kind] = snapshot.table
-            snapshot = await self._join(snapshot)
-        if kind is Kind.NODES and (earlier := self.snapshots.get(kind)) is not None:
-            lost = await asyncio.to_thread(lost_nodes, earlier.table, snapshot.table)
-            self.node_events.extend(
-                NodeEvent(snapshot.taken_at, row["name"], row["state"], row["reason"] or "")
-                for row in lost
-            )
-        self._answered(kind)
-        self.snapshots[kind] = snapshot
-        self._notify(Changed(kind, events))
-        if kind is Kind.EVERYONE:
-            await self._join_again()
-        elif kind is Kind.MINE and (events := await self._departures.look_up()):
-            self._notify(Changed(kind, events))
-        if parsed.table.num_rows > _SMALL_ROWS:
-            await asyncio.to_thread(pa.default_memory_pool().release_unused)
-        await self._remember(snapshot)
-        return snapshot
+        return parsed
 
     def _mine_before(self) -> pa.Table | None:
-        """The list of one's own jobs to compare with; of the last run's, only the jobs of who we
-        are now.
-        """
+        """Return the last list of one's own jobs; of a cached list, those of the present user."""
         before = self.snapshots.get(Kind.MINE)
         if before is None:
             return None
@@ -514,17 +497,8 @@ class ClusterStore:
             return before.table
         return before.table.filter(pc.equal(before.table["user"].cast(pa.string()), self.user))
 
-    def _answered(self, kind: Kind) -> None:
-        """Forget what was wrong with a kind, and with the line, which is good."""
-        self.connection_error = None
-        for other in list(self.errors):
-            if other is kind or isinstance(self.errors[other], UnreachableError):
-                del self.errors[other]
-
     async def _join(self, snapshot: Snapshot) -> Snapshot:
-        """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last
-        run's.
-        """
+        """Add the job counts of everyone's queue, unless it is cached, to nodes and queues."""
         everyone = self.snapshots.get(Kind.EVERYONE)
         own = self._unjoined.get(snapshot.kind)
         if own is None or everyone is None or everyone.cached:
@@ -537,14 +511,14 @@ class ClusterStore:
             if (snapshot := self.snapshots.get(kind)) is None:
                 continue
             joined = await self._join(snapshot)
-            # A newer one may have come meanwhile.
+            # There may be a newer snapshot meanwhile.
             if self.snapshots.get(kind) is snapshot:
                 self.snapshots[kind] = joined
                 self._notify(Changed(kind))
 
     async def _with_down_hosts(self, jobs: pa.Table, *, is_own: bool) -> pa.Table:
-        """The jobs with a word on those whose host is down; the hosts of one's own are asked for
-        once a minute.
+        """Add the reason to jobs whose host is down; the hosts of one's own are queried once a
+        minute.
         """
         now = self.clock.now()
         if is_own and now - self._hosts_queried_at >= _HOSTS_EVERY_SECONDS:
@@ -559,9 +533,7 @@ class ClusterStore:
         )
 
     async def with_pause(self, jobs: pa.Table) -> pa.Table:
-        """The jobs with why none starts at present, which is asked for once a minute while any
-        waits.
-        """
+        """Add the reason that no job starts at present, queried once a minute while any waits."""
         now = self.clock.now()
         query = self.backend.queue.pause()
         if query is None or not await asyncio.to_thread(has_pending, jobs):
@@ -586,7 +558,7 @@ class ClusterStore:
         query = self.backend.queue.down_hosts(running_hosts(jobs, MAX_HOSTS))
         return frozenset() if query is None else await self.poll(query)
 
-    async def _remember(self, snapshot: Snapshot) -> None:
+    async def _cache_snapshot(self, snapshot: Snapshot) -> None:
         if self._cache is None:
             return
         now = self.clock.now()
@@ -600,10 +572,9 @@ class ClusterStore:
         await asyncio.to_thread(self._cache.save, snapshot)
 
     async def fetch_detail(self, job_id: str, known: pa.Table | None = None) -> JobDetail:
-        """Everything of one job: from the queue while it is there, else from history; raises
-        NoSuchJob.
+        """Fetch all details of a job from the queue or else from its history; raises NoSuchJob.
 
-        `known` is its row of domain.schema.JOBS where a list has it: it is not asked for again.
+        `known` is its row of domain.schema.JOBS if a list has it: the row is not queried again.
         """
         if known is not None:
             try:
@@ -637,7 +608,7 @@ class ClusterStore:
                 self.run_query(self.backend.history.native(job_id)),
             )
         except NoSuchJob as error:
-            # No failure that a command and its status would explain.
+            # Without the command: its status explains nothing.
             raise NoSuchJob(
                 f"job {job_id} was not found in the queue or in its history",
                 "Check the job ID and the cluster.",
@@ -650,9 +621,7 @@ class ClusterStore:
         return self.backend.detail.join(find_row(parsed.table, job_id), native)
 
     async def close(self) -> None:
-        """Stop what is being asked, and end the connection (which other clusters on it may have
-        already finished).
-        """
+        """Cancel the queries, and close the connection, which other clusters may have closed."""
         fetching = tuple(self._fetching.values())
         for task in fetching:
             task.cancel()

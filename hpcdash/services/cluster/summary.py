@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.columns import STATE_ORDER, has_state
 from hpcdash.domain.states import ACTIVE, WAITING
 
 
 class QueueUse(Struct, frozen=True):
-    """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `down` of the `total` are on
-    nodes that are down.
+    """Slots of a queue: GPUs (`kind` "GPU") or, if it has none, CPUs.
 
-    `used` is None where that is not told (PBS, whose queues share nodes). `own` is how many of
-    one's own jobs it has.
+    `down` of the `total` are on nodes that are down. `used` is None if unreported (PBS, whose
+    queues share nodes). `own` is the number of one's own jobs.
     """
 
     name: str
@@ -42,33 +40,27 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
     Queues with own jobs come first, then those with GPUs, the largest first.
     """
     own = _job_counts(mine, "queue")
-    found = []
+    uses = []
     for row in queues.select(_COLUMNS).to_pylist():
         kind, unit = ("GPU", "gpus") if row["gpus"] else ("CPU", "cpus")
         total = row[unit] or 0
         down = row[f"_{unit}_down"] or 0
         if total <= down:
             continue
-        is_open = row["available"] is not False and not row["_standing"]
         name = str(row["name"])
-        found.append(
-            QueueUse(
-                name,
-                kind,
-                row[f"{unit}_used"],
-                total,
-                down,
-                row["nodes_down"] or 0,
-                is_open,
-                own.get(name, 0),
-            )
+        use = QueueUse(
+            name,
+            kind,
+            used=row[f"{unit}_used"],
+            total=total,
+            down=down,
+            nodes_down=row["nodes_down"] or 0,
+            is_open=row["available"] is not False and not row["_standing"],
+            own=own[name],
         )
-    return tuple(
-        sorted(
-            found,
-            key=lambda one: (-one.own, one.kind != "GPU", not one.is_open, -one.total, one.name),
-        )
-    )
+        uses.append(use)
+    uses.sort(key=lambda use: (-use.own, use.kind != "GPU", not use.is_open, -use.total, use.name))
+    return tuple(uses)
 
 
 def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
@@ -77,11 +69,7 @@ def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
     Tasks of an array count as jobs.
     """
     counts = _job_counts(mine, "state")
-    return tuple(
-        (state, counts[state])
-        for state in STATE_ORDER
-        if state in ACTIVE | WAITING and counts.get(state)
-    )
+    return tuple((state, counts[state]) for state in STATE_ORDER if counts[state])
 
 
 def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
@@ -89,25 +77,26 @@ def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
 
     The highest comes first. Of an account with several partitions the highest counts.
     """
-    found: dict[str, float] = {}
+    highest: dict[str, float] = {}
     for row in shares.filter(shares["own"]).select(["account", "fair_share"]).to_pylist():
         if row["fair_share"] is not None:
-            found[row["account"]] = max(row["fair_share"], found.get(row["account"], 0.0))
-    return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+            highest[row["account"]] = max(row["fair_share"], highest.get(row["account"], 0.0))
+    return tuple(sorted(highest.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _job_counts(mine: pa.Table | None, column: str) -> Mapping[str, int]:
-    """Return how many jobs run or wait for each value of a column; a record of pending array tasks
-    counts each task.
+def _job_counts(mine: pa.Table | None, column: str) -> Counter[str]:
+    """Count the jobs that run or wait for each value of a column.
+
+    A record of pending array tasks counts each task.
     """
-    if mine is None:
-        return {}
-    tasks = pc.coalesce(mine["_tasks"], pa.scalar(1, mine["_tasks"].type))
-    groups = pa.table([mine[column], mine["state"], tasks], names=["value", "state", "tasks"])
     counts: Counter[str] = Counter()
-    for row in groups.group_by(["value", "state"]).aggregate([("tasks", "sum")]).to_pylist():
-        if row["state"] in ACTIVE | WAITING:
-            counts[str(row["value"])] += row["tasks_sum"]
+    if mine is None:
+        return counts
+    living = mine.filter(has_state(mine, ACTIVE | WAITING))
+    tasks = pc.coalesce(living["_tasks"], pa.scalar(1, living["_tasks"].type))
+    groups = pa.table([living[column], tasks], names=["value", "tasks"]).group_by("value")
+    for row in groups.aggregate([("tasks", "sum")]).to_pylist():
+        counts[str(row["value"])] = row["tasks_sum"]
     return counts
 
 

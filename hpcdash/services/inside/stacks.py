@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from hpcdash.backends.inside import InsideCommand, NodeOutput
-from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.array_tasks import joined_tasks
 from hpcdash.domain.text import visible
 from hpcdash.shell_files import shell_text
 

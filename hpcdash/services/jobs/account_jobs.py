@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import HISTORY_SECONDS
-from hpcdash.services.jobs.rows import are_in
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.shared_answers import SharedAnswers
 
@@ -61,7 +61,7 @@ class AccountJobs:
         requested = STATES[state] if state else ACTIVE | WAITING
         taken_at = min(one.taken_at for one in found)
         rejected_rows = sum(one.rejected_rows for one in found)
-        return FoundJobs(table.filter(are_in(table, requested)), taken_at, rejected_rows)
+        return FoundJobs(table.filter(has_state(table, requested)), taken_at, rejected_rows)
 
     async def _fetch(self, query: Query[ParsedTable], user: str | None) -> FoundJobs:
         parsed = await self._store.poll(query)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdash.backends.actions import COMMENT, ActionRequest, Outcome, Verb
 from hpcdash.domain import impact
-from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.array_tasks import read_tasks
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import MINUTE, format_clock, format_span, parse_duration
 from hpcdash.errors import HpcdashError
@@ -216,12 +216,9 @@ def present_value(name: str, rows: Sequence[Row]) -> str:
             values.add(format_clock(row["limit_seconds"]) if row["limit_seconds"] else "")
         elif name == "throttle":
             # Only the record of the pending tasks has it.
-            try:
-                throttle = parse_tasks(row["array_task"] or "").throttle
-            except ValueError:
-                throttle = None
-            if throttle:
-                values.add(str(throttle))
+            tasks = read_tasks(row["array_task"])
+            if tasks is not None and tasks.throttle:
+                values.add(str(tasks.throttle))
         else:
             values.add(str(row.get(name) or ""))
     return values.pop() if len(values) == 1 else ""

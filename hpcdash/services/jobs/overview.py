@@ -17,6 +17,7 @@ from hpcdash.backends.base import PolicyReason
 from hpcdash.backends.job_detail import Activity, JobDetail, Usage
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.arrays import TaskStates, fold, task_states
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import in_full, parse_array_id, parse_job_number, parse_task_part
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
@@ -33,7 +34,6 @@ from hpcdash.services.jobs.failures import (
 )
 from hpcdash.services.jobs.rows import (
     Row,
-    are_in,
     array_rows,
     drop_repeated_ids,
     missing_from,
@@ -144,7 +144,7 @@ def _array_summary(
         return None
     # A history has no information on unfinished tasks.
     living = next((rows for rows, is_complete in job_tables if is_complete), some[0])
-    rows = drop_repeated_ids([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
+    rows = drop_repeated_ids([living, *(rows.filter(has_state(rows, ENDED)) for rows in some)])
     # A single row is not folded as an array, but here it stands for the whole array.
     summary: Row = fold(rows).slice(0, 1).to_pylist()[0]
     return {**summary, "id": job_id, "array_id": job_id, "array_task": None}
@@ -155,7 +155,7 @@ def _task_states(
 ) -> tuple[TaskStates | None, pa.Table | None]:
     """Return the states of an array's tasks, and the rows of its finished tasks."""
     job_tables = [(array_rows(known.table, array_id), known.is_complete) for known in tables]
-    ended = [rows.filter(are_in(rows, ENDED)) for rows, _ in job_tables]
+    ended = [rows.filter(has_state(rows, ENDED)) for rows, _ in job_tables]
     if ended_tasks is not None:
         ended.append(ended_tasks)
     ended = [rows for rows in ended if rows.num_rows]
@@ -191,7 +191,7 @@ def _find_dependents(row: Row, tables: Sequence[KnownTable]) -> tuple[Row, ...]:
     found: dict[str, Row] = {}
     for known in tables:
         table = known.table
-        waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), are_in(table, WAITING)))
+        waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), has_state(table, WAITING)))
         names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
         for some in (names_it, waiting):
             for other in some.slice(0, _MAX_DEPENDENTS).select(_RELATED_COLUMNS).to_pylist():
@@ -572,7 +572,7 @@ class JobFacts:
     async def _fetch_ended(self, job_ids: tuple[str, ...]) -> None:
         """Fetch finished jobs from the history, which reports less on unfinished ones."""
         past = await self.store.run_query(self.store.backend.history.jobs(None, 0, job_ids))
-        ended = past.table.filter(are_in(past.table, ENDED))
+        ended = past.table.filter(has_state(past.table, ENDED))
         await self._store_answer(ended, is_complete=False)
 
     async def _store_answer(self, table: pa.Table, *, is_complete: bool) -> None:

@@ -23,7 +23,7 @@ from hpcdash.domain.dependencies import (
 )
 from hpcdash.domain.efficiency import NOT_ACCOUNTED, advice, meters
 from hpcdash.domain.job_ids import holds_many, parse_task_part
-from hpcdash.domain.job_text import Pair, grouped, state_word
+from hpcdash.domain.job_text import Pair, field_groups, state_word
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, counted
 from hpcdash.domain.units import format_duration, format_memory
@@ -98,7 +98,7 @@ def job_groups(
         return []
     state = str(row["state"])
     reasons = facts.store.backend.reasons
-    pairs = grouped(
+    pairs = field_groups(
         row,
         now,
         reasons.explain(row),

@@ -8,21 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks, parse_tasks, shared_tasks
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import (
-    BadJobId,
     JobId,
     covers,
     in_full,
-    joined_tasks,
     parse_array_id,
-    parse_job_id,
     parse_task_part,
-    shared_tasks,
+    read_job_id,
     with_tasks,
 )
-from hpcdash.domain.states import JobState
 from hpcdash.errors import NoSuchJob
 
 Row = Mapping[str, Any]
@@ -66,11 +62,11 @@ class _TableIndex:
             for position in self._by_id[job_id]:
                 yield position, None
             return
-        requested = _parse(job_id)
+        requested = read_job_id(job_id)
         if requested is None:
             return
         for position in self._by_number.get(str(int(requested.number)), ()):
-            held = _parse(self._ids[position])
+            held = read_job_id(self._ids[position])
             if held is not None and covers(requested, held):
                 has_many = held.tasks is not None and held.tasks.count > 1
                 yield position, requested.tasks if has_many else None
@@ -92,21 +88,14 @@ def find_row(table: pa.Table, job_id: str) -> pa.Table:
 
 def _holding_row(table: pa.Table, job_id: str) -> int:
     """Return the index of a task's row, or of the record that contains it; else the first."""
-    requested = _parse(job_id)
+    requested = read_job_id(job_id)
     if requested is None or requested.tasks is None:
         return 0
     for index, known_id in enumerate(table["id"].to_pylist()):
-        held = _parse(known_id)
+        held = read_job_id(known_id)
         if held is not None and covers(requested, held):
             return index
     raise NoSuchJob(f"array {parse_array_id(job_id)} has no task {parse_task_part(job_id)}")
-
-
-def _parse(job_id: str) -> JobId | None:
-    try:
-        return parse_job_id(job_id)
-    except BadJobId:
-        return None
 
 
 def _restrict(row: dict[str, Any], requested: Sequence[ArrayTasks | None]) -> Row:
@@ -140,13 +129,13 @@ def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
     by_number: dict[str, list[tuple[JobId, Row]]] = {}
     others: dict[str, str] = {}
     for row in rows:
-        if (held := _parse(row["id"])) is not None:
+        if (held := read_job_id(row["id"])) is not None:
             by_number.setdefault(held.number, []).append((held, row))
         if (other_id := row.get("_other_id")) and other_id not in own_ids:
             others[other_id] = row["id"]
 
     def complete(job_id: str) -> str:
-        requested = _parse(job_id)
+        requested = read_job_id(job_id)
         if requested is None:
             return job_id
         for held, row in by_number.get(requested.number, ()):
@@ -160,12 +149,6 @@ def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
 def array_rows(table: pa.Table, array_id: str) -> pa.Table:
     """Filter the rows of an array."""
     return table.filter(pc.fill_null(pc.equal(as_array(table["array_id"]), array_id), False))
-
-
-def are_in(table: pa.Table, states: Iterable[JobState]) -> pa.Array:
-    """Return a mask, a boolean per row without nulls, of the jobs in one of the states."""
-    text = pa.array(sorted(str(state) for state in states), pa.string())
-    return pc.fill_null(pc.is_in(as_array(table["state"]).cast(pa.string()), text), False)
 
 
 def row_with_id(table: pa.Table, job_id: str) -> Row | None:

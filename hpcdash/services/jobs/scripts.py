@@ -77,7 +77,7 @@ async def _fetch_copy(store: ClusterStore, job_id: str, detail: JobDetail | None
     if saved is not None:
         return Script(
             saved.script.decode("utf-8", "surrogateescape"),
-            f"saved by hpcdash at submission, {format_utc(saved.kept_at)}",
+            f"saved by hpcdash at submission, {format_utc(saved.stored_at)}",
         )
     obstacle = SchedulerRefused(
         f"{store.backend.title} does not return scripts, not even to a job's owner",

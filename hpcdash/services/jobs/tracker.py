@@ -21,9 +21,10 @@ from msgspec import Struct
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain import schema
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks, read_all_tasks
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
-from hpcdash.domain.job_ids import holds_many, joined_tasks, parse_array_id, with_tasks
+from hpcdash.domain.job_ids import holds_many, parse_array_id, with_tasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import (
     AccountingUnavailable,
@@ -33,7 +34,6 @@ from hpcdash.errors import (
     RateLimited,
 )
 from hpcdash.services.cluster.clock import Clock
-from hpcdash.services.jobs.rows import are_in
 
 KEEP_SECONDS = 15 * 60
 _MAX_EVENTS = 500
@@ -377,7 +377,7 @@ class JobTracker:
 
         Unfinished tasks must be in the queue: the history may be late.
         """
-        requested = _tasks(missing.row["array_task"])
+        requested = read_all_tasks(missing.row["array_task"])
         held = [row for row in rows if _holds(row, requested)]
         # The rest of a cancelled array has the array's own number.
         remainder = next((row for row in held if row["array_task"] is None), None)
@@ -466,7 +466,7 @@ def _requeued(changed: pa.Table) -> pa.Table:
     was_active = pc.is_in(
         changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string())
     )
-    return changed.filter(pc.and_(was_active, are_in(changed, WAITING)))
+    return changed.filter(pc.and_(was_active, has_state(changed, WAITING)))
 
 
 def _tasks_by_array(
@@ -478,9 +478,9 @@ def _tasks_by_array(
     if not len(requested):
         return found
     is_requested = pc.fill_null(pc.is_in(table["array_id"], value_set=requested), False)
-    records = table.filter(pc.and_(is_requested, are_in(table, WAITING)))
+    records = table.filter(pc.and_(is_requested, has_state(table, WAITING)))
     for row in records.select(["array_id", "array_task"]).to_pylist():
-        if (tasks := _tasks(row["array_task"])) is not None:
+        if (tasks := read_all_tasks(row["array_task"])) is not None:
             found.setdefault(row["array_id"], []).append(tasks)
     return found
 
@@ -499,10 +499,10 @@ def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str])
     held: dict[str, list[ArrayTasks | None]] = {}
     listed = after.filter(pc.fill_null(pc.is_in(after["array_id"], value_set=arrays), False))
     for row in listed.select(["array_id", "array_task"]).to_pylist():
-        held.setdefault(row["array_id"], []).append(_tasks(row["array_task"]))
+        held.setdefault(row["array_id"], []).append(read_all_tasks(row["array_task"]))
     departed = []
     for row in records.to_pylist():
-        requested = _tasks(row["array_task"])
+        requested = read_all_tasks(row["array_task"])
         others = held.get(row["array_id"], [])
         if row["id"] in missing or requested is None or requested.count > _MAX_TASKS_COMPARED:
             continue
@@ -522,15 +522,6 @@ def _present(table: pa.Table, ids: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _tasks(text: str | None) -> ArrayTasks | None:
-    """Parse the tasks of a row; None if some are unknown."""
-    try:
-        tasks = parse_tasks(text or "")
-    except ValueError:
-        return None
-    return None if tasks.is_incomplete else tasks
-
-
 def _holds(row: Row, requested: ArrayTasks | None) -> bool:
-    held = _tasks(row["array_task"])
+    held = read_all_tasks(row["array_task"])
     return held is None or requested is None or held.overlaps(requested)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import JobScope
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, read_tasks
 from hpcdash.domain.job_ids import in_full, parse_array_id
 from hpcdash.domain.states import ENDED, ENDED_BADLY
 from hpcdash.domain.triage import EndedTask, TaskGroup, group_tasks, last_meaningful, node_names
@@ -123,10 +123,8 @@ def _array_rows(tables: Sequence[pa.Table], number: str) -> list[Row]:
 
 def array_tasks(row: Row) -> ArrayTasks | None:
     """Return the tasks of a row; None if they are unknown."""
-    try:
-        return dataclasses.replace(parse_tasks(row["array_task"] or ""), throttle=None)
-    except ValueError:
-        return None
+    tasks = read_tasks(row["array_task"])
+    return None if tasks is None else dataclasses.replace(tasks, throttle=None)
 
 
 class Triage(Struct, frozen=True):

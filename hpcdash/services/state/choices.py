@@ -1,7 +1,4 @@
-"""Choices of a person on the screen for the next start.
-
-They are in choices.json in the state folder, mode 0600.
-"""
+"""Choices of a person on the screen, saved for the next start in choices.json, mode 0600."""
 
 from __future__ import annotations
 
@@ -17,12 +14,11 @@ _LARGEST_BYTES = 1 << 20
 
 
 class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By view the columns and the sort ('-' first: largest first); None and '' where nothing was
-    chosen.
+    """Columns and sort (with '-' descending) of each view; None and '' are no choice.
 
-    `filter` is the jobs view's; `folds` are arrays there that are open where all are folded, or the
-    other way round. `overview_share` is in percent of the view. `typed` has by '/', ':' and 'X'
-    (run in jobs) what was entered, the newest last.
+    `filter` is the jobs view's; `folds` are its arrays that are open if all are folded, or the
+    other way round. `overview_share` is in percent of the view. `typed` are the entries after '/',
+    ':' and 'X' (run in jobs), the newest last.
     """
 
     theme: str = ""
@@ -41,9 +37,9 @@ def choices_file(folder: Path) -> Path:
 
 
 def read_choices(folder: Path) -> Choices:
-    """None are there where the file is not, or cannot be read.
+    """Read the choices; there are none if the file is missing or cannot be read.
 
-    One that is damaged is renamed, never overwritten.
+    A damaged file is renamed, never overwritten.
     """
     path = choices_file(folder)
     try:
@@ -58,9 +54,7 @@ def read_choices(folder: Path) -> Choices:
 
 
 def write_choices(folder: Path, choices: Choices) -> None:
-    """Keep them, if anything changed; where they cannot be written the next start is as this one
-    was.
-    """
+    """Write the choices if they changed; failures to write are ignored."""
     if choices == read_choices(folder):
         return
     with contextlib.suppress(OSError, UnicodeError):

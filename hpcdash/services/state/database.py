@@ -1,6 +1,4 @@
-"""state.db: launches, switches, alerts, drafts and what was seen of jobs, in one SQLite file of a
-state folder.
-"""
+"""state.db: the SQLite file of launches, switches, alerts, drafts and observations of jobs."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "state.db"
 SCHEMA_VERSION = 2
-# A transaction takes milliseconds. Who waits longer finds out first whether the file system has
-# locks at all.
+# A transaction takes milliseconds. Before a longer wait the file system is checked for locks.
 _FIRST_WAIT_SECONDS = 0.3
 _LONGEST_WAIT_SECONDS = 5.0
 _SCHEMA = """
@@ -71,16 +68,14 @@ _FORMER_FILES = ("launches.jsonl", "switches.jsonl")
 _T = TypeVar("_T")
 # SQL and its values.
 Statement = tuple[str, tuple[Any, ...]]
-# Folders whose file system was found to have no locks: nobody waits for them again.
+# Folders on file systems without locks: nothing waits for their locks again.
 _without_locks: set[Path] = set()
 _noticed: set[str] = set()
 _listener: Callable[[str], None] = lambda message: None  # noqa: E731
 
 
 def listen(listener: Callable[[str], None]) -> None:
-    """Have `listener` called, from any thread, with what a person should know of the file: each of
-    it once.
-    """
+    """Call `listener`, from any thread, with each message on the file for a person, once."""
     global _listener
     _listener = listener
     _noticed.clear()
@@ -103,15 +98,15 @@ class StateDatabase:
         self.path = folder / NAME
 
     def stamp(self) -> tuple[int, int] | None:
-        """Another one after each write; None where there is no file."""
+        """Return a value that differs after each write; None if there is no file."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size
+        return status.st_mtime_ns, status.st_size
 
     def read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows; none where nothing was ever written. Raises StateUnusable."""
+        """Return all rows of a query; none if nothing was ever written. Raises StateUnusable."""
         stamp = self.stamp()
         if stamp is None or not stamp[1]:
             return []
@@ -121,8 +116,9 @@ class StateDatabase:
         )
 
     def write(self, *statements: Statement) -> int:
-        """All of them or none, on the disk when it returns how many rows the last one changed;
-        raises StateUnusable.
+        """Run statements in a transaction; return the number of rows that the last one changed.
+
+        The changes are on the disk then. Raises StateUnusable.
         """
         from hpcdash.sqlite import transaction
 
@@ -164,7 +160,7 @@ class StateDatabase:
     # -- opening
 
     def _connect(self, seconds: float, *, is_write: bool) -> sqlite3.Connection:
-        """With the tables of this version."""
+        """Open the file with the tables of this version."""
         from hpcdash.sqlite import connect, create_schema
 
         before = self.stamp()
@@ -179,8 +175,7 @@ class StateDatabase:
             if version > SCHEMA_VERSION:
                 message = (
                     f"{self.path} was written by a newer version of hpcdash (schema {version}, "
-                    "this one writes "
-                    f"{SCHEMA_VERSION})"
+                    f"this one writes {SCHEMA_VERSION})"
                 )
                 if is_write:
                     raise StateUnusable(
@@ -226,16 +221,17 @@ class StateDatabase:
     # -- other files
 
     def _replace(self, found: tuple[int, int] | None, ending: str, problem: str) -> None:
-        """Rename the file that was found, and its journal, which would be rolled back into a new
-        one; raises StateUnusable.
+        """Rename the file that was found, and its journal, which must not enter a new file.
+
+        Raises StateUnusable.
         """
-        # Its journal is beside the file that a link leads to.
+        # The journal is beside the target of a link.
         path = Path(os.path.realpath(self.path))
         folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             wait_for_lock(folder)
             if found is None or _identity(path) != found:
-                # Another program did.
+                # Another program renamed it.
                 return
             renamed = _free_name(path, ending)
             try:
@@ -262,8 +258,7 @@ class StateDatabase:
                 os.rename(path, renamed)
                 _notice(
                     f"{path} was written by an earlier version of hpcdash: it was renamed to "
-                    f"{renamed.name}, and "
-                    f"{NAME} starts without its content"
+                    f"{renamed.name}, and {NAME} starts without its content"
                 )
 
     def _unusable(self, error: Exception, *, is_write: bool) -> StateUnusable:
@@ -289,25 +284,25 @@ class StateDatabase:
 
 
 def _free_name(path: Path, ending: str) -> Path:
-    """PATH.ENDING, or the first of PATH.ENDING-2, -3 … that does not exist."""
-    found = path.with_name(f"{path.name}.{ending}")
+    """Return PATH.ENDING, or the first of PATH.ENDING-2, -3 … that does not exist."""
+    free = path.with_name(f"{path.name}.{ending}")
     number = 1
-    while os.path.lexists(found):
+    while os.path.lexists(free):
         number += 1
-        found = path.with_name(f"{path.name}.{ending}-{number}")
-    return found
+        free = path.with_name(f"{path.name}.{ending}-{number}")
+    return free
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _encodable(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(without_surrogates(one) if isinstance(one, str) else one for one in values)
+    return tuple(without_surrogates(value) if isinstance(value, str) else value for value in values)
 
 
 def _notice(message: str) -> None:

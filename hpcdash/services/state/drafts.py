@@ -1,4 +1,4 @@
-"""Drafts of new submissions that were open when the dashboard was ended from outside.
+"""Drafts of new submissions that were open when the dashboard was terminated.
 
 They are stored until they are opened again.
 """
@@ -19,9 +19,7 @@ from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
 class StoredDraft(Struct, frozen=True):
-    """Texts by field, the keys of a request that have no field, and whether it is a batch script as
-    it is.
-    """
+    """Texts by field, the keys of a request without a field; `as_it_is` for a batch script."""
 
     texts: Mapping[str, str]
     rest: Mapping[str, Any] = field(default_factory=dict)
@@ -29,17 +27,17 @@ class StoredDraft(Struct, frozen=True):
 
 
 class Drafts:
-    """One a cluster, in the state database of a folder."""
+    """Drafts by cluster, in the state database of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._database = StateDatabase(folder)
 
     def keep(self, cluster: str, draft: StoredDraft) -> None:
-        """In the place of the one before, without the secrets of its environment.
+        """Replace the draft of a cluster, without the secrets of its environment.
 
         Raises StateUnusable.
         """
-        # TOML has dates, JSON has not; what is typed may hold bytes that are no UTF-8.
+        # TOML has dates, JSON has not; typed text may have bytes that are not UTF-8.
         texts = {
             name: without_secret_lines(text) if name == "environment" else text
             for name, text in draft.texts.items()
@@ -48,9 +46,7 @@ class Drafts:
         self._database.write(("INSERT OR REPLACE INTO drafts VALUES (?, ?)", (cluster, content)))
 
     def take(self, cluster: str) -> StoredDraft | None:
-        """The one that was kept, and is no more; None where there is none, or none that can be
-        read.
-        """
+        """Return and delete the draft of a cluster; None if there is none that can be read."""
         with contextlib.suppress(StateUnusable, ValueError, TypeError):
             for (content,) in self._database.read(
                 "SELECT content FROM drafts WHERE cluster = ?", cluster

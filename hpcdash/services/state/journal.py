@@ -1,4 +1,4 @@
-"""The journal of what was done from here, JSON lines written before each action and after it."""
+"""Journal of actions from this machine: JSON lines written before and after each action."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.text import without_surrogates
@@ -22,8 +23,8 @@ from hpcdash.errors import HpcdashError, without_env
 from hpcdash.private_files import close_to_others, make_folder, wait_for_lock
 
 JOURNAL_SCHEMA = 1
-# An action without an end is taken for running no longer than this: its writer may be unable to
-# note the end.
+# An action without an end counts as running no longer than this: its writer may be unable to
+# write the end.
 _LONGEST_ACTION_SECONDS = 3600.0
 ROTATE_BYTES = 5_000_000
 
@@ -33,17 +34,17 @@ class JournalUnwritable(HpcdashError):
 
 
 class JournalUnreadable(HpcdashError):
-    """The journal's file is there and cannot be read."""
+    """The journal's file exists and cannot be read."""
 
 
 class JournalEntry(Struct, frozen=True):
     """One action.
 
-    `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
+    `state` is done, refused, partly, unknown (it started, and nobody saw its end) or running.
 
-    Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that
-    it submits, by what `job_ids` calls them. `parts` are the `job_ids` of all actions that together
-    submit what one could not.
+    Times are epoch seconds; `outcomes` is empty until it ends. `names` are those of the jobs that
+    it submits, by their `job_ids`. `parts` are the `job_ids` of all actions that together submit
+    more than one action can.
     """
 
     action_id: str
@@ -67,7 +68,7 @@ class _Ended(msgspec.Struct, rename={"text": "words"}):
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """A line of the file. What an `after` does not say was said by its `before`."""
+    """A line of the file; an `after` has only what its `before` does not."""
 
     schema: int
     event: Literal["before", "after"]
@@ -88,7 +89,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class Journal:
-    """One file, 0600, that several programs may write at a time.
+    """File, 0600, that several programs may write at a time.
 
     Past 5 MB it becomes FILE.1, which is read as well.
     """
@@ -108,11 +109,10 @@ class Journal:
         names: Mapping[str, str] = MappingProxyType({}),
         parts: Sequence[str] = (),
     ) -> str:
-        """Note what is about to be done, on the disk when it returns its action id; raises
-        JournalUnwritable.
+        """Write an action before it runs; return its ID once that is on the disk.
 
-        `commands` are noted as people read them, without the `env` before the program; `names` and
-        `parts` as in JournalEntry.
+        `commands` are written as people read them, without the `env` before the program; `names`
+        and `parts` as in JournalEntry. Raises JournalUnwritable.
         """
         action_id = uuid.uuid4().hex
         self._write(
@@ -141,22 +141,25 @@ class Journal:
         return action_id
 
     def after(self, action_id: str, outcomes: Sequence[Outcome]) -> None:
-        """Note how it ended; raises JournalUnwritable."""
+        """Write the outcome of an action; raises JournalUnwritable."""
         ended = tuple(
-            _Ended(without_surrogates(one.job_id), one.done, without_surrogates(one.text))
-            for one in outcomes
+            _Ended(
+                without_surrogates(outcome.job_id), outcome.done, without_surrogates(outcome.text)
+            )
+            for outcome in outcomes
         )
         self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
 
     def age_seconds(self, entry: JournalEntry) -> float:
-        """Return the age of an action by the clock that its time was noted with."""
+        """Return the age of an action by the clock of its time."""
         return self._now() - entry.at
 
     def read(self, newest: int = 500) -> tuple[list[JournalEntry], int]:
-        """The newest entries, newest first, and how many lines could not be read; raises
-        JournalUnreadable.
+        """Return the newest entries, newest first, and the number of unreadable lines.
+
+        Raises JournalUnreadable.
         """
-        begun: dict[str, _Line] = {}
+        started: dict[str, _Line] = {}
         ended: dict[str, _Line] = {}
         unreadable = 0
         for text in self._lines():
@@ -164,11 +167,11 @@ class Journal:
             if line is None:
                 unreadable += 1
             elif line.event == "before":
-                begun.setdefault(line.id, line)
+                started.setdefault(line.id, line)
             else:
                 ended[line.id] = line
-        requested = list(begun.values())[::-1][:newest]
-        return [self._entry(line, ended.get(line.id)) for line in requested], unreadable
+        latest = list(started.values())[::-1][:newest]
+        return [self._entry(line, ended.get(line.id)) for line in latest], unreadable
 
     def _time(self) -> str:
         return (
@@ -189,41 +192,43 @@ class Journal:
     def _lines(self) -> list[bytes]:
         current, number = _content(self.path)
         older, older_number = _content(older_file(self.path))
-        # Moved aside in between, it is the same file.
+        # A file that was renamed between the reads is read once.
         content = current if number == older_number else older + b"\n" + current
         return [line for line in content.split(b"\n") if line.strip()]
 
-    def _entry(self, begun: _Line, ended: _Line | None) -> JournalEntry:
-        at = _epoch(begun.at)
-        return JournalEntry(
-            begun.id,
-            at,
-            _epoch(ended.at) if ended else None,
-            begun.cluster,
-            begun.user,
-            begun.verb,
-            begun.job_ids,
-            begun.commands,
-            _state(ended.outcomes) if ended else self._state_without_end(begun, at),
-            tuple(Outcome(one.job_id, one.done, one.text) for one in ended.outcomes)
-            if ended
-            else (),
-            begun.names,
-            begun.parts,
+    def _entry(self, before: _Line, after: _Line | None) -> JournalEntry:
+        at = _epoch(before.at)
+        entry = JournalEntry(
+            action_id=before.id,
+            at=at,
+            ended_at=None,
+            cluster=before.cluster,
+            user=before.user,
+            verb=before.verb,
+            job_ids=before.job_ids,
+            commands=before.commands,
+            state="unknown",
+            names=before.names,
+            parts=before.parts,
         )
-
-    def _state_without_end(self, begun: _Line, at: float) -> str:
-        is_young = abs(self._now() - at) < _LONGEST_ACTION_SECONDS
-        is_here = begun.host == without_surrogates(socket.gethostname())
-        return (
-            "running"
-            if is_young and is_here and is_alive(begun.pid, begun.pid_started_ticks)
-            else "unknown"
-        )
+        if after is not None:
+            return replace(
+                entry,
+                ended_at=_epoch(after.at),
+                state=_state(after.outcomes),
+                outcomes=tuple(
+                    Outcome(ended.job_id, ended.done, ended.text) for ended in after.outcomes
+                ),
+            )
+        is_recent = abs(self._now() - at) < _LONGEST_ACTION_SECONDS
+        is_here = before.host == without_surrogates(socket.gethostname())
+        if is_recent and is_here and is_alive(before.pid, before.pid_started_ticks):
+            return replace(entry, state="running")
+        return entry
 
 
 def _content(path: Path) -> tuple[bytes, int | None]:
-    """All that is in a file, and the file's number; nothing where there is none."""
+    """Read a file and its inode number; empty and None if there is no file."""
     try:
         with path.open("rb") as stream:
             return stream.read(), os.fstat(stream.fileno()).st_ino
@@ -237,16 +242,16 @@ def _content(path: Path) -> tuple[bytes, int | None]:
 
 
 def _state(outcomes: Sequence[_Ended]) -> str:
-    ways = {one.done for one in outcomes}
-    if None in ways or not ways:
+    results = {outcome.done for outcome in outcomes}
+    if None in results or not results:
         return "unknown"
-    if len(ways) > 1:
+    if len(results) > 1:
         return "partly"
-    return "done" if True in ways else "refused"
+    return "done" if True in results else "refused"
 
 
 def _read_line(text: bytes) -> _Line | None:
-    """A line's content; None where it is none of ours, or was cut."""
+    """Parse a line; None if it is not an entry or was cut off."""
     try:
         line = msgspec.json.decode(text, type=_Line)
         _epoch(line.at)
@@ -270,13 +275,13 @@ def older_file(path: Path) -> Path:
 def append_line(path: Path, line: bytes) -> None:
     """Append one line, which holds no newline, and wait until it is on the disk. Raises OSError.
 
-    The file is made 0600, its folder 0700; one that is looser, and the older one beside it, is
-    closed. A last line that a crash cut off stays a line of its own. Where other programs hold the
-    lock for long, or the file system has no locks, it is written all the same.
+    The file is created 0600 and its folder 0700; looser modes of the file and of the older file are
+    tightened. A last line that a crash cut off stays a line of its own. If other programs hold the
+    lock for long, or the file system has no locks, the line is written all the same.
     """
     make_folder(path.parent)
-    for one in (path, older_file(path)):
-        close_to_others(one)
+    for file_path in (path, older_file(path)):
+        close_to_others(file_path)
     with _opened(path) as (file, is_new):
         size = os.fstat(file).st_size
         is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
@@ -288,34 +293,29 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, bool]]:
-    """The file, locked where it can be, and whether it was made just now; a large one was moved
-    aside before.
-    """
+    """Open the file, locked if possible, and report if it is new; a large file is renamed first."""
     while True:
         is_new = not path.exists()
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             wait_for_lock(file)
-            # Another program may have renamed the file while this one waited.
-            if _is_at(file, path):
-                if os.fstat(file).st_size >= ROTATE_BYTES:
-                    # One that cannot be renamed grows on.
-                    with contextlib.suppress(OSError):
-                        os.replace(path, older_file(path))
-                        continue
-                yield file, is_new
-                return
+            status = os.fstat(file)
+            try:
+                is_same = os.path.samestat(status, os.stat(path))
+            except FileNotFoundError:
+                is_same = False
+            if not is_same:
+                # Another program renamed the file while this one waited.
+                continue
+            if status.st_size >= ROTATE_BYTES:
+                # A file that cannot be renamed grows on.
+                with contextlib.suppress(OSError):
+                    os.replace(path, older_file(path))
+                    continue
+            yield file, is_new
+            return
         finally:
             os.close(file)
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    here = os.fstat(file)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _write(file: int, content: bytes) -> None:
@@ -347,9 +347,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int | None) -> bool:
-    """Whether the process that had this number and began at `started` (ticks; None: not known)
-    still runs.
-    """
+    """Whether the process with this number and start (in ticks; None if unknown) still runs."""
     if pid <= 0:
         return False
     if started is not None:
@@ -359,5 +357,6 @@ def is_alive(pid: int, started: int | None) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        # It is another user's.
+        pass
     return True

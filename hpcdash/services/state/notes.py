@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -11,14 +11,22 @@ from msgspec import Struct, field
 from hpcdash.domain.text import visible
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
-# Of all clusters together; pinned ones go last.
+# Of all clusters together; pinned jobs are deleted last.
 MAX_KEPT = 10_000
 MAX_BOOKMARKS = 20
 LONGEST_NOTE = 500
-_NO_MORE = (
+_PIN = (
+    "INSERT INTO job_notes VALUES (?, ?, ?, '', ?) ON CONFLICT (cluster, job_id) DO UPDATE SET "
+    "is_pinned = excluded.is_pinned, at = excluded.at"
+)
+_NOTE = (
+    "INSERT INTO job_notes VALUES (?, ?, 0, ?, ?) ON CONFLICT (cluster, job_id) DO UPDATE SET "
+    "note = excluded.note, at = excluded.at"
+)
+_DELETE_EMPTY = "DELETE FROM job_notes WHERE is_pinned = 0 AND note = ''"
+_DELETE_EXCESS = (
     "DELETE FROM job_notes WHERE rowid NOT IN (SELECT rowid FROM job_notes ORDER BY is_pinned "
-    "DESC, at DESC, rowid DESC LIMIT ?)",
-    (MAX_KEPT,),
+    "DESC, at DESC, rowid DESC LIMIT ?)"
 )
 
 
@@ -67,47 +75,37 @@ class JobNotes:
         )
 
     def pin(self, job_ids: Iterable[str], is_pinned: bool, at: float) -> None:
-        """Pin jobs, or let them go. Raises StateUnusable."""
-        notes = self.load().notes
-        self._note([(job_id, is_pinned, notes.get(job_id, "")) for job_id in job_ids], at)
+        """Pin or unpin jobs. Raises StateUnusable."""
+        self._write_jobs(
+            *((_PIN, (self._cluster, job_id, int(is_pinned), at)) for job_id in job_ids)
+        )
 
     def write(self, job_id: str, note: str, at: float) -> None:
-        """Note something on a job in the place of what was noted, '' for nothing.
+        """Replace the note on a job; '' removes it. Raises StateUnusable."""
+        text = visible(note.strip())[:LONGEST_NOTE]
+        self._write_jobs((_NOTE, (self._cluster, job_id, text, at)))
 
-        Raises StateUnusable.
-        """
-        self._note(
-            [(job_id, job_id in self.load().pinned, visible(note.strip())[:LONGEST_NOTE])], at
-        )
-
-    def _note(self, jobs: Sequence[tuple[str, bool, str]], at: float) -> None:
-        sql = "INSERT OR REPLACE INTO job_notes VALUES (?, ?, ?, ?, ?)"
-        inserts = [
-            (sql, (self._cluster, job_id, int(is_pinned), note, at))
-            for job_id, is_pinned, note in jobs
-        ]
-        self._write(
-            *inserts, ("DELETE FROM job_notes WHERE is_pinned = 0 AND note = ''", ()), _NO_MORE
-        )
+    def _write_jobs(self, *statements: Statement) -> None:
+        self._write(*statements, (_DELETE_EMPTY, ()), (_DELETE_EXCESS, (MAX_KEPT,)))
 
     def _write(self, *statements: Statement) -> None:
         self._database.write(*statements)
         self._stamp = None
 
     def bookmark(self, view: str, text: str) -> None:
-        """Keep a filter of a view, the last MAX_BOOKMARKS of them. Raises StateUnusable."""
+        """Store a filter of a view, and the latest MAX_BOOKMARKS only. Raises StateUnusable."""
         insert = (
             "INSERT OR IGNORE INTO bookmarks (cluster, view, filter) VALUES (?, ?, ?)",
             (self._cluster, view, text),
         )
         bookmarks = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
-        no_more = (
+        delete_excess = (
             f"DELETE FROM bookmarks WHERE id IN ({bookmarks} ORDER BY id DESC LIMIT -1 OFFSET ?)",
             (self._cluster, view, MAX_BOOKMARKS),
         )
-        self._write(insert, no_more)
+        self._write(insert, delete_excess)
 
     def forget_bookmark(self, view: str, text: str) -> None:
-        """Keep a filter no longer. Raises StateUnusable."""
+        """Delete a filter. Raises StateUnusable."""
         sql = "DELETE FROM bookmarks WHERE cluster = ? AND view = ? AND filter = ?"
         self._write((sql, (self._cluster, view, text)))

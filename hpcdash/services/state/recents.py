@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +15,9 @@ from hpcdash.domain.text import without_surrogates
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
 MAX_RECENT = 200
-# Of a longer text there would be nothing to compare that a person reads.
+# Nobody reads the comparison of longer texts.
 _LONGEST_TEXT = 1_000_000
-_NO_MORE: Statement = (
+_DELETE_EXCESS: Statement = (
     "DELETE FROM recents WHERE id NOT IN (SELECT id FROM recents ORDER BY at DESC, id DESC "
     "LIMIT ?)",
     (MAX_RECENT,),
@@ -23,7 +25,7 @@ _NO_MORE: Statement = (
 
 
 class Recent(Struct, frozen=True):
-    """A recent submission, `at` in epoch seconds. Bytes of `text` that were no UTF-8 are U+FFFD."""
+    """A recent submission, `at` in epoch seconds. Bytes that are not UTF-8 are U+FFFD in `text`."""
 
     cluster: str
     name: str
@@ -33,21 +35,21 @@ class Recent(Struct, frozen=True):
 
 
 class Recents:
-    """The last MAX_RECENT submissions of all clusters, in the state database of a folder; None:
-    those of this run.
+    """The last MAX_RECENT submissions on all clusters, in the state database of a folder.
+
+    Without a folder they are those of this run.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._database = None if folder is None else StateDatabase(folder)
-        self._session_recents: list[Recent] = []
+        self._session_recents: deque[Recent] = deque(maxlen=MAX_RECENT)
 
     def remember(
         self, cluster: str, name: str, text: str, kind: Literal["request", "script"], at: float
     ) -> None:
-        """Keep one, without the secrets of a request's environment; one of more than a million
-        letters is not kept.
+        """Store a submission of up to a million letters, without the secrets of its environment.
 
-        Raises StateUnusable where it cannot be written: it is kept for this run all the same.
+        Raises StateUnusable if it cannot be written: it is stored for this run all the same.
         """
         from hpcdash.config.toml_text import without_secrets
 
@@ -59,29 +61,25 @@ class Recents:
         sql = (
             "INSERT OR REPLACE INTO recents (cluster, name, text, kind, at) VALUES (?, ?, ?, ?, ?)"
         )
-        try:
-            if self._database is not None:
-                self._database.write((sql, astuple(recent)), _NO_MORE)
+        if self._database is not None:
+            try:
+                self._database.write((sql, astuple(recent)), _DELETE_EXCESS)
                 return
-        except StateUnusable:
-            self._keep_for_this_run(recent)
-            raise
-        self._keep_for_this_run(recent)
+            except StateUnusable:
+                self._session_recents.append(recent)
+                raise
+        self._session_recents.append(recent)
 
     def recent(self, cluster: str) -> tuple[Recent, ...]:
-        """Newest first; none of those that cannot be read."""
-        found = [one for one in self._session_recents if one.cluster == cluster]
+        """Return the submissions on a cluster, newest first; without those that cannot be read."""
+        found = [recent for recent in self._session_recents if recent.cluster == cluster]
         if self._database is not None:
             with contextlib.suppress(StateUnusable):
                 sql = "SELECT cluster, name, text, kind, at FROM recents WHERE cluster = ?"
                 found += [Recent(*row) for row in self._database.read(sql, cluster)]
-        return tuple(sorted(found, key=lambda one: one.at, reverse=True))
+        return tuple(sorted(found, key=attrgetter("at"), reverse=True))
 
     def newest_recent(self, cluster: str, name: str) -> Recent | None:
-        """The newest of that name there."""
-        return next(
-            (one for one in self.recent(cluster) if one.name == without_surrogates(name)), None
-        )
-
-    def _keep_for_this_run(self, recent: Recent) -> None:
-        self._session_recents = [*self._session_recents, recent][-MAX_RECENT:]
+        """Return the newest submission with a name on a cluster."""
+        stored_name = without_surrogates(name)
+        return next((recent for recent in self.recent(cluster) if recent.name == stored_name), None)

@@ -1,4 +1,4 @@
-"""Requests and scripts that a person keeps by name."""
+"""Requests and scripts that a person saved by name."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from hpcdash.services.state.recents import Recent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS)\b", re.MULTILINE)
-_WHAT_RUNS = re.compile(r"^(?:command|script)[ \t]*=", re.MULTILINE)
-REQUEST_END, SCRIPT_END = ".toml", ".sh"
+_PROGRAM_KEY = re.compile(r"^(?:command|script)[ \t]*=", re.MULTILINE)
+REQUEST_END = ".toml"
+SCRIPT_END = ".sh"
 _LARGEST_BYTES = 4_000_000
 
 
 class Templates:
-    """Files of a folder, mode 0600, one a template: NAME.toml (a REQUEST.toml) or NAME.sh (a
-    script, by its text).
+    """Templates in files of a folder, mode 0600: NAME.toml (a REQUEST.toml) or NAME.sh (a script).
 
-    Bytes of a script that are no UTF-8 are lone surrogates, as in backends.base.Script.
+    Bytes of a script that are not UTF-8 are lone surrogates, as in backends.base.Script.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, name: str, text: str) -> Path:
-        """Keep a text under a name, in place of what it held.
+        """Save a text under a name, in place of an earlier one.
 
-        Raises UsageError (a name that cannot be), OSError.
+        Raises UsageError for a bad name, OSError.
         """
         if not _NAME.fullmatch(name) or name.endswith((REQUEST_END, SCRIPT_END)):
             raise UsageError(
@@ -49,7 +49,7 @@ class Templates:
         return path
 
     def names(self) -> tuple[str, ...]:
-        """Sorted; () where there is no folder."""
+        """Return the names, sorted; () if there is no folder."""
         try:
             files = os.listdir(self.folder)
         except OSError:
@@ -63,7 +63,7 @@ class Templates:
         return tuple(sorted({name for name in names if _NAME.fullmatch(name)}))
 
     def read(self, name: str) -> str:
-        """Raises UsageError where there is none, naming the nearest, or where it cannot be read."""
+        """Read a template; raises UsageError, with the nearest name, if there is none to read."""
         path = self._found(name)
         try:
             with path.open("rb") as file:
@@ -79,33 +79,30 @@ class Templates:
         return content.decode("utf-8", "surrogateescape")
 
     def remove(self, name: str) -> None:
-        """Raises UsageError where there is none, OSError."""
+        """Delete a template; raises UsageError if there is none, OSError."""
         self._found(name).unlink()
 
     def _path(self, name: str, end: str) -> Path:
         return self.folder / f"{name}{end}"
 
     def _found(self, name: str) -> Path:
-        paths = (
-            [self._path(name, end) for end in (REQUEST_END, SCRIPT_END)]
-            if _NAME.fullmatch(name)
-            else []
-        )
-        found = next((path for path in paths if path.is_file()), None)
-        if found is None:
-            raise UsageError(f"there is no template {name!r}", nearest(name, self.names()))
-        return found
+        if _NAME.fullmatch(name):
+            for end in (REQUEST_END, SCRIPT_END):
+                path = self._path(name, end)
+                if path.is_file():
+                    return path
+        raise UsageError(f"there is no template {name!r}", nearest(name, self.names()))
 
 
 def is_script(text: str) -> bool:
     """Whether a text is a script rather than a REQUEST.toml."""
     if text.lstrip("\ufeff \t\r\n").startswith("#!"):
         return True
-    return _DIRECTIVE.search(text) is not None and _WHAT_RUNS.search(text) is None
+    return _DIRECTIVE.search(text) is not None and _PROGRAM_KEY.search(text) is None
 
 
 def difference(before: Recent, text: str) -> list[str]:
-    """A unified difference of what was submitted and `text`, [] where there is none.
+    """Return a unified diff of a submission and `text`, [] if they are equal.
 
     hpcdash.domain.scripts.difference_lines makes it safe to show.
     """

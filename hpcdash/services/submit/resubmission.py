@@ -20,8 +20,8 @@ from hpcdash.backends.appending import appended
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
-from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import joined_tasks, parse_array_id, parse_job_id
+from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks
+from hpcdash.domain.job_ids import parse_array_id, parse_job_id
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.tables import Kind

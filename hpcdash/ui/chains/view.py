@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from hpcdash.domain import chains
 from hpcdash.domain.chains import JobChain, Unit, living_targets
-from hpcdash.domain.columns import STATE_ORDER, shared_ending
+from hpcdash.domain.columns import shared_ending, state_place
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.job_text import format_end
@@ -154,14 +154,13 @@ class ChainView(ReadTableView):
 
     def _whole(self, table: pa.Table) -> dict[str, Any]:
         rows = table.select(["state", "_tasks", "started_at", "elapsed_seconds"]).to_pylist()
-        rank = {state: place for place, state in enumerate(STATE_ORDER)}
         states = [str(row["state"]) for row in rows]
         starts = [row["started_at"] for row in rows if row["started_at"]]
         count = count_jobs(rows)
         return {
             "_row_id": WHOLE,
             "id": f"these {count}" if self.filter_text else f"all {count}",
-            "state": min(states, key=lambda state: rank.get(state, len(rank))),
+            "state": min(states, key=state_place),
             "started_at": min(starts, default=None),
             "elapsed_seconds": sum(row["elapsed_seconds"] or 0 for row in rows) or None,
             "_tasks": count,

@@ -12,6 +12,7 @@ from msgspec import Struct
 from textual.content import Content
 from textual.widgets import Static
 
+from hpcdash.domain.columns import has_state
 from hpcdash.domain.job_text import format_end, state_word
 from hpcdash.domain.states import ACTIVE, ENDED_BADLY, WAITING, JobState, NodeState
 from hpcdash.domain.tables import Kind
@@ -31,7 +32,7 @@ _MAX_JOBS = 10
 _MAX_EVENTS = 8
 _MAX_NODE_LINES = 3
 _RECENT_SECONDS = 24 * 3600
-_FAILED = pa.array(sorted(ENDED_BADLY - {JobState.CANCELLED, JobState.GONE}), pa.string())
+_FAILED = ENDED_BADLY - {JobState.CANCELLED, JobState.GONE}
 _LABEL_CELLS = 24
 _MIN_LINES = 3
 MIN_ROWS = 12
@@ -246,7 +247,7 @@ def recent_failures(store: ClusterStore) -> list[JobEvent]:
         table = store.table(kind) if kind in store.snapshots else None
         if table is None:
             continue
-        failed = table.filter(pc.is_in(table["state"].cast(pa.string()), value_set=_FAILED))
+        failed = table.filter(has_state(table, _FAILED))
         for row in failed.select(["id", "name", "state", "ends_at"]).to_pylist():
             at = 0.0 if row["ends_at"] is None else row["ends_at"].timestamp()
             if now - _RECENT_SECONDS < at <= now and row["id"] not in known:

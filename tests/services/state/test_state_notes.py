@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.services.state import notes as module
-from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.state.drafts import Drafts, StoredDraft
 from hpcdash.services.state.notes import LONGEST_NOTE, MAX_BOOKMARKS, JobNotes, StoredNotes
 
@@ -41,12 +41,27 @@ def test_a_note_holds_no_control_characters_and_is_of_bounded_length(tmp_path: P
 def test_the_oldest_notes_go_and_pinned_jobs_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_NO_MORE", (module._NO_MORE[0], (3,)))
+    monkeypatch.setattr(module, "MAX_KEPT", 3)
     notes = JobNotes(tmp_path, "juno")
     notes.pin(["1"], True, 1.0)
     for number in range(2, 7):
         notes.write(str(number), "noted", float(number))
     assert (notes.load().pinned, set(notes.load().notes)) == ({"1"}, {"5", "6"})
+
+
+def test_a_pin_leaves_a_note_that_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    JobNotes(tmp_path, "juno").write("7", "for the paper", 1.0)
+
+    def locked(*statement: object) -> None:
+        raise StateUnusable("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateDatabase, "read", locked)
+        JobNotes(tmp_path, "juno").pin(["7"], True, 2.0)
+    stored = JobNotes(tmp_path, "juno").load()
+    assert stored == StoredNotes(frozenset({"7"}), {"7": "for the paper"})
 
 
 def test_a_database_of_before_is_read_and_written(tmp_path: Path) -> None:
