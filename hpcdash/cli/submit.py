@@ -324,7 +324,8 @@ async def _with_best_place(
 
     Raises UsageError if no place takes it, Declined if the person does not agree.
     """
-    from hpcdash.services.submit.places import JobShape, search_places
+    from hpcdash.services.submit.places import search_places
+    from hpcdash.services.submit.shapes import JobShape
 
     if isinstance(submission, RequestSubmission):
         shape = JobShape(submission.request)

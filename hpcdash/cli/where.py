@@ -25,14 +25,8 @@ from hpcdash.domain.tables import PLACES
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.places import (
-    SIZE_OPTIONS,
-    JobShape,
-    PlaceAnswer,
-    build_shape,
-    request_of_job,
-    search_places,
-)
+from hpcdash.services.submit.places import PlaceAnswer, search_places
+from hpcdash.services.submit.shapes import SIZE_OPTIONS, JobShape, build_shape, job_request
 from hpcdash.transport.prompter import TerminalPrompter
 
 
@@ -80,7 +74,7 @@ def run_where(
             shape = read_shape(common, source, options, clusters[0].user)
             if like:
                 detail = await sessions[0].store.fetch_detail(like)
-                shape = replace(shape, request=request_of_job(detail.job.to_pylist()[0]))
+                shape = replace(shape, request=job_request(detail.job.to_pylist()[0]))
             return await search_places(shape, sessions), sessions
         finally:
             await asyncio.gather(*(session.store.close() for session in sessions))

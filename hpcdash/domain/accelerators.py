@@ -89,9 +89,7 @@ _SEPARATORS = re.compile(r"[\s:=/-]+")
 
 
 class GpuFacts(Struct, frozen=True):
-    """What is known of a GPU: bounds of its memory in bytes, None: unknown; its number formats,
-    None: unknown.
-    """
+    """Bounds of a GPU's memory in bytes, and its number formats; None: unknown."""
 
     min_memory_bytes: int | None = None
     max_memory_bytes: int | None = None

@@ -94,86 +94,104 @@ def rank(places: Iterable[Place], now_epoch: float) -> list[Place]:
     return sorted(places, key=order)
 
 
-def find_places(
-    cluster: str,
-    demand: Demand,
-    offers: Offers,
-    limits: Sequence[Row],
-    nodes: Sequence[Row],
-    user: str,
-) -> list[Place]:
-    """Judge a demand in each queue, with each account and QoS, by what is known of them.
+class PlaceFinder(Struct, frozen=True):
+    """Search on one cluster by what is known of it.
 
-    `limits` and `nodes` are rows of domain.schema.LIMITS (with their use) and NODES. A queue, or an
-    account, that refuses the job whatever else is requested has one place. The accounts and QoS of a
-    demand itself are the only ones.
+    `limits` and `nodes` are rows of domain.schema.LIMITS (with their use) and NODES; the limits of
+    users other than `user` do not count.
     """
-    places = []
-    for queue in offers.queues:
-        if demand.queues and queue.name not in demand.queues:
-            continue
-        # A hidden queue is for people who know its name.
-        is_hidden = not queue.is_listed and queue.is_available
-        if is_hidden and queue.name not in demand.queues:
-            continue
+
+    cluster: str
+    offers: Offers
+    limits: Sequence[Row] = ()
+    nodes: Sequence[Row] = ()
+    user: str = ""
+
+    def find(self, demand: Demand) -> list[Place]:
+        """Judge a demand in each queue, with each account and QoS.
+
+        A queue, or an account, that refuses the job whatever else is requested has one place. The
+        queues, account and QoS of a demand are the only ones.
+        """
+        places: list[Place] = []
+        for queue in self.offers.queues:
+            is_named = queue.name in demand.queues
+            # A hidden queue is for people who know its name.
+            is_hidden = not queue.is_listed and queue.is_available
+            if is_named or not (demand.queues or is_hidden):
+                places += self._queue_places(queue, demand)
+        return places
+
+    def _queue_places(self, queue: QueueOffer, demand: Demand) -> list[Place]:
+        """Judge a demand in a queue, with each account and QoS; equal refusals of all are one."""
         base = Place(
-            cluster,
+            self.cluster,
             queue.name,
-            room=find_room(queue_nodes(nodes, queue.name), demand),
+            room=find_room(queue_nodes(self.nodes, queue.name), demand),
             defaults=int(queue.is_default),
             limit_seconds=queue.limit_seconds,
         )
+        if not queue.is_available:
+            return [replace(base, accepts=False, reason=queue.closed_reason)]
         # A refusal points to no other queue: they all are in the answer.
-        own = replace(offers, queues=(queue,))
-        places += _queue_places(base, queue, demand, own, limits, user)
-    return places
+        offers = replace(self.offers, queues=(queue,))
+        places: list[Place] = []
+        for account in _accounts(demand, offers):
+            own = []
+            for number, qos in enumerate(_qos(demand, account)):
+                place = replace(
+                    base,
+                    account=account.name,
+                    qos=qos,
+                    defaults=base.defaults + account.is_default + (not number),
+                )
+                own.append(self._judge(place, demand, offers))
+            places += _merge_refusals(own, qos="")
+        return _merge_refusals(places, account="", qos="")
 
+    def _judge(self, place: Place, demand: Demand, offers: Offers) -> Place:
+        limit_seconds = demand.limit_seconds
+        if limit_seconds is None:
+            limit_seconds = offers.queue_access(place.queue).default_limit_seconds
+        requested = replace(
+            demand,
+            queues=(place.queue,),
+            account=place.account,
+            qos=place.qos,
+            limit_seconds=limit_seconds,
+        )
+        refusals = [
+            join_sentences(found.text, found.next_step)
+            for found in unmet(requested, offers)
+            if found.severity == "error"
+        ]
+        if not refusals and place.room.is_possible is False:
+            refusals = [_impossible(place.room, demand)]
+        waits: list[str] = []
+        if not refusals:
+            limits = [row for row in self.limits if self._applies(row, place)]
+            refusals, waits = _limit_reasons(requested, limits)
+        if refusals:
+            return replace(place, accepts=False, reason=refusals[0])
+        return replace(place, accepts=True, reason=_accepted(place.room, waits))
 
-def _queue_places(
-    base: Place, queue: QueueOffer, demand: Demand, offers: Offers, limits: Sequence[Row], user: str
-) -> list[Place]:
-    """Judge a demand in a queue, with each account and QoS; equal refusals of all are one."""
-    if not queue.is_available:
-        return [replace(base, accepts=False, reason=queue.closed_reason)]
-    places: list[Place] = []
-    for account in _accounts(demand, offers):
-        own = []
-        for number, qos in enumerate(_qos(demand, account)):
-            place = replace(
-                base,
-                account=account.name,
-                qos=qos,
-                defaults=base.defaults + account.is_default + (not number),
-            )
-            own.append(_judge(place, demand, offers, limits, user))
-        places += _merge_refusals(own, qos="")
-    return _merge_refusals(places, account="", qos="")
-
-
-def _judge(place: Place, demand: Demand, offers: Offers, limits: Sequence[Row], user: str) -> Place:
-    limit_seconds = demand.limit_seconds
-    if limit_seconds is None:
-        limit_seconds = offers.queue_access(place.queue).default_limit_seconds
-    requested = replace(
-        demand,
-        queues=(place.queue,),
-        account=place.account,
-        qos=place.qos,
-        limit_seconds=limit_seconds,
-    )
-    refusals = [
-        join_sentences(found.text, found.next_step)
-        for found in unmet(requested, offers)
-        if found.severity == "error"
-    ]
-    if not refusals and place.room.is_possible is False:
-        refusals = [_impossible(place.room, demand)]
-    waits: list[str] = []
-    if not refusals:
-        refusals, waits = _limit_reasons(requested, place, offers, limits, user)
-    if refusals:
-        return replace(place, accepts=False, reason=refusals[0])
-    return replace(place, accepts=True, reason=_accepted(place.room, waits))
+    def _applies(self, row: Row, place: Place) -> bool:
+        """Return whether a limit holds for a job of the user in a place."""
+        if row["subject"] not in (None, self.user, place.account):
+            return False
+        match row["scope"]:
+            case "qos":
+                if row["queues"] is not None:
+                    return place.queue in row["queues"]
+                applied = self.offers.queue_access(place.queue).applied_qos
+                return row["name"] in (place.qos, applied)
+            case "queue":
+                return row["queues"] is None or place.queue in row["queues"]
+            case "association":
+                account, _, rest = str(row["name"]).partition("/")
+                _, _, partition = rest.partition("/")
+                return account == place.account and partition in ("", place.queue)
+        return True
 
 
 def _merge_refusals(places: list[Place], **common: str) -> list[Place]:
@@ -218,15 +236,11 @@ def _accepted(room: Room, waits: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def _limit_reasons(
-    demand: Demand, place: Place, offers: Offers, limits: Sequence[Row], user: str
-) -> tuple[list[str], list[str]]:
-    """Return the limits that the job exceeds by itself, and those that are used up now."""
+def _limit_reasons(demand: Demand, limits: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Return the limits that a job exceeds by itself, and those that are used up now."""
     never: list[str] = []
     waits: list[str] = []
     for row in limits:
-        if not _applies(row, place, offers, user):
-            continue
         requested = _requested(demand, str(row["resource"]))
         if requested is None:
             continue
@@ -238,25 +252,6 @@ def _limit_reasons(
             else:
                 waits.append(format_limit(row))
     return never, waits
-
-
-def _applies(row: Row, place: Place, offers: Offers, user: str) -> bool:
-    subject = row["subject"]
-    if subject is not None and subject not in (user, place.account):
-        return False
-    match row["scope"]:
-        case "qos":
-            if row["queues"] is not None:
-                return place.queue in row["queues"]
-            applied = offers.queue_access(place.queue).applied_qos
-            return row["name"] in (place.qos, applied)
-        case "queue":
-            return row["queues"] is None or place.queue in row["queues"]
-        case "association":
-            account, _, rest = str(row["name"]).partition("/")
-            _, _, partition = rest.partition("/")
-            return account == place.account and partition in ("", place.queue)
-    return True
 
 
 def _requested(demand: Demand, resource: str) -> int | None:

@@ -14,7 +14,7 @@ from hpcdash.domain.offers import (
     QueueAccess,
     QueueOffer,
 )
-from hpcdash.domain.places import Place, find_gap, find_places, fold, rank
+from hpcdash.domain.places import Place, PlaceFinder, find_gap, fold, rank
 from hpcdash.domain.room import find_room, simulate_start
 from tests.support.job_rows import job_row
 from tests.support.records import for_each
@@ -80,7 +80,7 @@ def places(
     limits: tuple[dict[str, Any], ...] = (),
     nodes: tuple[dict[str, Any], ...] = (node(), node("n2")),
 ) -> list[Place]:
-    return find_places("lab", demand, known or offers(), limits, nodes, "alice")
+    return PlaceFinder("lab", known or offers(), limits, nodes, "alice").find(demand)
 
 
 GPUS = Demand(nodes=1, gpus=4, gpus_per_node=4, cpus_per_node=4, limit_seconds=7200)
@@ -170,14 +170,9 @@ def test_accounts_below_an_admitted_one_are_not_refused() -> None:
 def test_an_account_of_other_queues_is_refused() -> None:
     known = offers(queue(), queue("main"))
     bound = AccountOffer("chem", is_default=True, qos=("normal",), queues=("main",))
-    found = find_places(
-        "lab",
-        GPUS,
-        Offers(known.queues, accounts=(bound,)),
-        (),
-        (node(queues=["gpu", "main"]),),
-        "alice",
-    )
+    known = Offers(known.queues, accounts=(bound,))
+    nodes = (node(queues=["gpu", "main"]),)
+    found = PlaceFinder("lab", known, nodes=nodes).find(GPUS)
     assert {one.queue: one.accepts for one in found} == {"gpu": False, "main": True}
     assert found[0].reason == "account chem may be charged only in main"
 

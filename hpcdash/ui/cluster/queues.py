@@ -33,7 +33,9 @@ def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
     """Return whether a queue starts jobs, one's own too, or its standing."""
     if standing := row["_standing"]:
-        return standing, cells.BAD if standing in REFUSING else "" if value else cells.WARNING
+        if standing in REFUSING:
+            return standing, cells.BAD
+        return standing, "" if value else cells.WARNING
     if value and row["_refusal"]:
         return "no access", cells.MUTED
     if value is None:

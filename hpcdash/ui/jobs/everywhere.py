@@ -120,10 +120,10 @@ class AllJobsView(TableView):
         return "You have no jobs on any cluster"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        session = self._session_of(str(row["cluster"]))
+        session = self._named_session(str(row["cluster"]))
         return "" if session is None else job_hint(session, row, self.now())
 
-    def _session_of(self, name: str) -> ClusterSession | None:
+    def _named_session(self, name: str) -> ClusterSession | None:
         return next((one for one in self.sessions if one.name == name), None)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:

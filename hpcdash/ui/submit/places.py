@@ -17,14 +17,8 @@ from hpcdash.domain.units import format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.places import (
-    JobShape,
-    PlaceAnswer,
-    format_shape,
-    parse_shape,
-    request_of_job,
-    search_places,
-)
+from hpcdash.services.submit.places import PlaceAnswer, search_places
+from hpcdash.services.submit.shapes import JobShape, format_shape, job_request, parse_shape
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -86,7 +80,7 @@ class PlacesView(TableView):
         row = known_row(self.session.store, self._job_id) if self._job_id else None
         if row is not None:
             try:
-                self.search(JobShape(request_of_job(row)))
+                self.search(JobShape(job_request(row)))
             except HpcdashError as error:
                 self._error = error
         else:
