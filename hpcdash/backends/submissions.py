@@ -116,8 +116,8 @@ class StartEstimate(Struct, frozen=True):
     `node_list` is where, '' if not reported; `refusal` is why the scheduler would reject it, in its
     own words, and `hint` the same in plain ones. `is_known` is false if the scheduler cannot be
     queried: `hint` says so. `submitted_job` is the job that a wrapper of the scheduler's command
-    submitted in place of an estimate. `is_nodes_missing`: it is refused because no nodes that are in
-    service now can run it, though it may be accepted and wait for them.
+    submitted in place of an estimate. `is_nodes_missing`: it is refused because no nodes that are
+    in service now can run it, though it may be accepted and wait for them.
     """
 
     is_known: bool = True

@@ -27,8 +27,8 @@ class Place(Struct, frozen=True):
     """A queue, account and QoS ('': the scheduler's default), and the answer for a job there.
 
     `accepts`: whether the scheduler would accept and, as far as known, ever start the job; None:
-    unknown. `starts_at_epoch` is an estimate by `estimated_by`; `wait_seconds` is the median wait of
-    similar jobs and `most_wait_seconds` what 80% of them waited at most. `reason` explains the
+    unknown. `starts_at_epoch` is an estimate by `estimated_by`; `wait_seconds` is the median wait
+    of similar jobs and `most_wait_seconds` what 80% of them waited at most. `reason` explains the
     answer, `sooner` what would start sooner. `defaults` counts which of the three are the default.
     `other_accounts` and `other_qos` have the same answer.
     """

@@ -33,9 +33,9 @@ _STARTING = frozenset({NodeState.IDLE, NodeState.MIXED})
 class Room(Struct, frozen=True):
     """Nodes of a queue that can run a job's share: `able` in all, `in_service`, `free` now.
 
-    `is_possible` is whether these suffice for the whole job, `is_free_now` whether the free ones do;
-    None: unknown. `shortage` is what the free nodes lack, '' for nothing; `doubt` what is unknown
-    of the nodes.
+    `is_possible` is whether these suffice for the whole job, `is_free_now` whether the free ones
+    do; None: unknown. `shortage` is what the free nodes lack, '' for nothing; `doubt` what is
+    unknown of the nodes.
     """
 
     able: int = 0

@@ -29,7 +29,7 @@ class ClusterJobs(Struct, frozen=True):
 async def fetch_everywhere(
     sessions: Sequence[ClusterSession], kind: Kind, *, limit_seconds: float = _LIMIT_SECONDS
 ) -> list[ClusterJobs]:
-    """Fetch a table of jobs of each cluster at the same time; an error is in the cluster's result."""
+    """Fetch each cluster's table of jobs at the same time; an error is in its result."""
     return await asyncio.gather(*(_fetch(one, kind, limit_seconds) for one in sessions))
 
 

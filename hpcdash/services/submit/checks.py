@@ -250,9 +250,9 @@ async def run_estimate(
 ) -> StartEstimate:
     """Run a query of SubmitPart for a start estimate, with the script on its stdin.
 
-    The same estimate within ESTIMATE_SECONDS, also in another process, is not requested again. Where
-    a site's wrapper submits the script instead, that job is cancelled, and no estimate is requested
-    there from then on: `is_known` is false. Raises the errors of an unreachable cluster.
+    The same estimate within ESTIMATE_SECONDS, also in another process, is not requested again.
+    Where a site's wrapper submits the script instead, that job is cancelled, and no estimate is
+    requested there from then on: `is_known` is false. Raises the errors of an unreachable cluster.
     """
     wrapped = _wrapped_clusters()
     if store.name in wrapped:

@@ -121,7 +121,7 @@ def _spread(places: Sequence[Place]) -> list[Place]:
 
 
 async def _fetch_in_time(shape: JobShape, session: ClusterSession) -> ClusterPlaces:
-    """Fetch the places on a cluster within _CLUSTER_SECONDS: no cluster delays the others longer."""
+    """Fetch the places on a cluster, which delays the others by _CLUSTER_SECONDS at most."""
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
             return await _fetch_cluster(shape, session)

@@ -1,4 +1,4 @@
-"""Use of file systems and quotas: of the home, of launches, of one's jobs' folders, of named paths."""
+"""Use of file systems and quotas: of the home, of launches, of jobs' folders, of named paths."""
 
 from __future__ import annotations
 
