@@ -177,7 +177,12 @@ def cluster_backends(cluster: ClusterSettings) -> Sequence[Backend]:
             f"cluster {cluster.name}: this version has no backend {unknown[0]!r}",
             f"Backends: {', '.join((*NAMES, EMBEDDED))}.",
         )
-    return tuple(load_backend(name) for name in names)
+    backends = [load_backend(name) for name in names]
+    if not cluster.site_cluster:
+        return tuple(backends)
+    return tuple(
+        backend.on_cluster(cluster.site_cluster) for backend in backends if backend.on_cluster
+    )
 
 
 def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
@@ -394,7 +399,8 @@ def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
         place = " ".join(here.get(name, "") for name in backends)
         if backends == [EMBEDDED]:
             place = str(queue_folder().resolve())
-    return " ".join(filter(None, (cluster.name, *backends, place, cluster.user)))
+    parts = (cluster.name, *backends, place, cluster.site_cluster, cluster.user)
+    return " ".join(filter(None, parts))
 
 
 def _here(launch: LaunchSettings) -> LaunchSettings:

@@ -882,6 +882,11 @@ class Backend(Struct, frozen=True, kw_only=True):
     actions: ActionsPart = ActionsPart()
     submit: SubmitPart = SubmitPart()
 
+    on_cluster: Callable[[str], Backend] | None = None
+    """Return the backend for one of several clusters of a site, by its name; None if a site has one
+    cluster.
+    """
+
     has_whole_ids: bool = True
     """Whether an id that a person writes is whole: 12 is no other scheduler's word for 12[].server.
     """

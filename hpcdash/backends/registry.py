@@ -20,6 +20,8 @@ ON_LOGIN_NODES = ("slurm", "pbs")
 # Those that a URL leads to: --NAME URL, and NAME = "URL" in a cluster's table.
 OVER_HTTP = ("ray",)
 NAMES = (*ON_LOGIN_NODES, *OVER_HTTP)
+# Keys in a cluster's table that name one of the clusters of a scheduler's site.
+SITE_CLUSTERS = {"slurm_cluster": "slurm"}
 
 
 @cache

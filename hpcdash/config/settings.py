@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.registry import NAMES, OVER_HTTP
+from hpcdash.backends.registry import NAMES, OVER_HTTP, SITE_CLUSTERS
 from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
 from hpcdash.config.model import Key, Table, build, record_keys
@@ -88,7 +88,8 @@ class ClusterSettings(Struct, frozen=True):
 
     name: safe as a file name. transport: by default "http" with a URL, "ssh" with `ssh`, else
     "local". ssh: None if transport is "local" or a URL is reached directly; other_logins: tried in
-    turn where that host cannot be reached. url: URL of a scheduler
+    turn where that host cannot be reached. site_cluster: one of the clusters of the scheduler's site,
+    from a key of registry.SITE_CLUSTERS; '' for its default. url: URL of a scheduler
     over HTTP, from the key named after its backend; '' for any other. backend: None: detected.
     user: None: the login name.
     """
@@ -107,6 +108,7 @@ class ClusterSettings(Struct, frozen=True):
     embedded: Annotated[EmbeddedSettings, Key.NONE] = EmbeddedSettings()
     launch: Annotated[LaunchSettings, Key.APART] = LaunchSettings()
     other_logins: Annotated[tuple[SshDestination, ...], Key.NONE] = ()
+    site_cluster: Annotated[str, Key.NONE] = ""
 
 
 class UiSettings(Struct, frozen=True):
@@ -313,15 +315,20 @@ def _with_user(launch: LaunchSettings, user: str | None) -> LaunchSettings:
 def _cluster(table: Table, name: str, common: Settings, launch: LaunchSettings) -> ClusterSettings:
     """Read [clusters.NAME] over the settings that all clusters share."""
     before = len(table.problems)
-    url_readers = dict.fromkeys(OVER_HTTP, values.http_url)
     readers: dict[str, Callable[[Any], Any]] = {
         "ssh": values.ssh_destinations,
         "port": values.port,
-        **url_readers,
+        **dict.fromkeys(OVER_HTTP, values.http_url),
+        **dict.fromkeys(SITE_CLUSTERS, values.site_cluster),
     }
     found = table.fit(ClusterSettings, readers)
     urls = {backend: found.pop(backend) for backend in OVER_HTTP if backend in found}
     port = found.pop("port", None)
+    for key in SITE_CLUSTERS.keys() & found.keys():
+        backend = found.setdefault("backend", SITE_CLUSTERS[key])
+        if backend != SITE_CLUSTERS[key]:
+            table.add_problem(f"a cluster with backend = {quoted(backend)} has none", key)
+        found["site_cluster"] = found.pop(key)
     user = found.get("user")
     found["poll"] = replace(common.poll, **table.table("poll").fit(PollSettings))
     found["launch"] = _with_user(_launch(table, launch, user), user)

@@ -330,6 +330,9 @@ counted = partial(count, smallest=1)
 share = in_range(0.001, 1, note=" (a share: 0.85 is 85%)")
 texts = nonempty_array(parse_line_text, "texts")
 user_name = line_like(USER_NAME.fullmatch, "{} is not a user name")
+site_cluster = line_like(
+    re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII).fullmatch, "{} is not the name of a cluster"
+)
 variable_name = line_like(
     re.compile(r"[^\W\d]\w*", re.ASCII).fullmatch,
     "expected the name of an environment variable, not its value",

@@ -134,3 +134,24 @@ def test_of_several_clusters_reads_ask_each_and_an_action_names_one(
     assert program("--yes", "cancel", f"{here}@lab", there).status == 0
     lab.wait_state(here, "CANCELLED")
     assert state_there(lab, there.partition("@")[0]) in ("CANCELLED", "COMPLETING")
+
+
+def test_a_cluster_of_the_configuration_may_be_the_site_s_second_one(
+    lab: SlurmLab, over_ssh: Program, tmp_path: Path
+) -> None:
+    over_ssh.config.parent.mkdir(parents=True, exist_ok=True)
+    over_ssh.config.write_text('[clusters.second]\nssh = "lab-alice"\nslurm_cluster = "lab2"\n')
+    second = Program(over_ssh.home, ("--cluster", "second"), over_ssh.variables)
+    assert [row["name"] for row in second("nodes", "--format", "json").json["nodes"]] == ["m1"]
+    file = tmp_path / "there.sh"
+    file.write_text(SLEEPER)
+    job_id = second("submit", str(file)).text.strip()
+    number = job_id.partition("@")[0]
+    assert state_there(lab, number) in ("PENDING", "RUNNING")
+    assert [row["id"] for row in second("jobs", "--format", "json").json["jobs"]] == [job_id]
+    found = second("where", "--cpus", "1", "--format", "json").json["places"]
+    assert [(place["cluster"], place["queue"], place["accepts"]) for place in found] == [
+        ("second", "main", True)
+    ]
+    assert second("--yes", "cancel", job_id).status == 0
+    assert state_there(lab, number) in ("CANCELLED", "COMPLETING")

@@ -43,6 +43,16 @@ class _Probe(probe.SlurmProbe):
 
     needs_answer = True
 
+    def __init__(self, cluster: str = "") -> None:
+        """`cluster` is the only one to use, '' for the one that SLURM_CLUSTERS names there."""
+        self._cluster = cluster
+
+    def query(self) -> Query[Probe]:
+        query = super().query()
+        if not self._cluster:
+            return query
+        return replace(query, argv=("env", f"SLURM_CLUSTERS={self._cluster}", *query.argv))
+
     def backend(self, found: Probe) -> Backend:
         return slurm_backend(found)
 
@@ -86,9 +96,10 @@ _CAPABILITIES = BATCH_CAPABILITIES | {
 }
 
 
-def slurm_backend(found: Probe | None = None) -> Backend:
-    """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to
-    count GPUs.
+def slurm_backend(found: Probe | None = None, *, cluster: str = "") -> Backend:
+    """Return the backend of a site; None: before its probe, its TRES are taken to count GPUs.
+
+    The probe of a `cluster` finds that one of the site's clusters.
     """
     clusters = (
         NO_OTHERS
@@ -104,7 +115,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
         name="slurm",
         title="Slurm",
         capabilities=_CAPABILITIES,
-        probe=probe.SlurmProbe() if found else _Probe(),
+        probe=probe.SlurmProbe() if found else _Probe(cluster),
         queue=jobs.SlurmQueue(clusters),
         reasons=reasons.SlurmReasons(),
         history=_History(clusters),
@@ -115,6 +126,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
         policy=policy.SlurmPolicy(clusters),
         actions=actions.SlurmActions(clusters),
         submit=submit.SlurmSubmit(clusters),
+        on_cluster=lambda name: slurm_backend(cluster=name),
     )
 
 
