@@ -113,7 +113,7 @@ single-file: dist
 
 # All that a release has, checked in empty environments: wheel, sdist, single file, man pages, recipes, checksums, and
 # what is in it.
-release: single-file
+release: $(DEV) single-file
 	$(BIN)/python -m release.recipes dist
 	cd dist && sha256sum --quiet --check SHA256SUMS
 	$(BIN)/python -m pytest -m "long or not long" tests/release
