@@ -43,9 +43,10 @@ from hpcdash.backends.ray.driver.status import (
     task_name,
     with_record,
 )
-from hpcdash.backends.ray.jobs import DriverLogs, job_row
-from hpcdash.backends.ray.requests import RaySubmit, logged_result
+from hpcdash.backends.ray.jobs import job_row
+from hpcdash.backends.ray.logs import RayLogs
 from hpcdash.backends.ray.slices import log_parts, part_pattern, slice_run, slice_type, worker_rows
+from hpcdash.backends.ray.submit import RaySubmit, logged_result
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.demand import format_finding
@@ -785,7 +786,7 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
             newest is not None
         )
     assert (
-        DriverLogs()
+        RayLogs()
         .request(parts[-1][2])
         .endswith(
             "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
@@ -801,12 +802,12 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
         "a#worker1",
     ):
         assert (
-            DriverLogs()
+            RayLogs()
             .request(f"/ray-logs/n/{name}")
             .endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
         )
     assert (
-        DriverLogs()
+        RayLogs()
         .request("/ray-logs/n/x.log#worker1.log#worker2")
         .endswith(
             "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
