@@ -1,4 +1,4 @@
-"""Resource use of a running Ray job's processes on each node, measured by the dashboard's agents."""
+"""Resource use of a running Ray job on each node, measured by the dashboard's agents."""
 
 from __future__ import annotations
 
