@@ -236,6 +236,7 @@ async def _coordinate(coordinator: Coordinator, *, once: bool, seconds: float) -
             is_changing = await coordinator.step(is_ending=monotonic() >= until)
             try:
                 coordinator.publish()
+                publishing_problem = ""
             except HpcdashError as error:
                 if error.message != publishing_problem:
                     print(
