@@ -146,16 +146,12 @@ def _available_priority(pool: Pool, task: Task, wish: Wish, requested: Priority 
         if requested == Priority[task.priority]:
             raise HpcdashError(f"job {task.id} already has {requested.name}")
         return requested
+    is_raise = wish is Wish.RAISE
     # From the nearest to the farthest.
-    if wish is Wish.RAISE:
-        direction = "above"
-        levels = [level for level in reversed(LEVELS) if level > present]
-    else:
-        direction = "below"
-        levels = [level for level in LEVELS if level < present]
-    for level in levels:
-        if not refusal(level):
+    for level in reversed(LEVELS) if is_raise else LEVELS:
+        if (level > present if is_raise else level < present) and not refusal(level):
             return level
+    direction = "above" if is_raise else "below"
     raise HpcdashError(
         f"{task.user} has no quota {direction} {present.name} for job {task.id} "
         f"({counted(task.nodes, 'node')})"
