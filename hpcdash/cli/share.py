@@ -21,16 +21,16 @@ from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 if TYPE_CHECKING:
     from hpcdash.services.jobs.actions import Report
     from hpcdash.services.session import ClusterSession
+    from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.state import Pool
 
 _MAX_INTERRUPTIONS = 10
-
-# The coordinator waits as long as its scheduler takes to answer, several times over.
 _COMMANDS_PER_MINUTE = 600
+# A slow scheduler is queried less often: the pause is several times its last response time, up to a
+# limit, so that suspending tasks are checked in time.
 _PAUSE_FACTOR = 4.0
-# Even if the scheduler is slow, a task requested to suspend is checked again before long.
 _MAX_PAUSE_FACTOR = 2.0
-# With --for: how long after its grace a suspended task may take to give up its nodes.
+# With --for: the time after its grace in which a suspended task gives up its nodes.
 _END_SECONDS = 10.0
 
 
@@ -54,8 +54,7 @@ def run_simulate(
 ) -> None:
     """Print the results of a trace under the rules, first come first served, and on own nodes.
 
-    On own nodes each user has some. The rules are those of a pool of the configuration where one is
-    named, overridden by the options.
+    The rules are those of the configured pool `name`, if any, overridden by the options.
     """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
     from hpcdash.services.share.coordinator import pool_rules
@@ -69,9 +68,15 @@ def run_simulate(
         simulate_own_nodes,
     )
 
-    pool = _pool(common, name) if name else None
-    nodes = nodes or (pool.nodes if pool is not None else 0)
-    if not nodes:
+    if name:
+        pool = _configured_pool(common, name)
+        rules = pool_rules(pool)
+        nodes = nodes or pool.nodes
+        grace = pool.grace_seconds if grace is None else grace
+    elif nodes:
+        everyone = Quotas({(EVERYONE, level): nodes for level in LEVELS})
+        rules = PoolRules(everyone, frozenset({EVERYONE}))
+    else:
         raise UsageError(
             "the number of nodes is missing", "Use --nodes N, or --pool NAME for a configured pool."
         )
@@ -90,17 +95,14 @@ def run_simulate(
         raise UsageError(
             f"{trace} has no tasks", "`hpcdash share generate` prints an example trace."
         )
-    rules = PoolRules(Quotas({(EVERYONE, level): nodes for level in LEVELS}), frozenset({EVERYONE}))
-    if pool is not None:
-        rules = pool_rules(pool)
     limits = dict(rules.quotas.nodes)
     for text in quotas:
-        limits.update(_quota(text))
+        limits.update(_parse_quota(text))
     model = PoolModel(
         nodes,
         Quotas(limits),
         demote_after_seconds=rules.demote_after_seconds,
-        grace_seconds=grace if grace is not None else 5.0 if pool is None else pool.grace_seconds,
+        grace_seconds=5.0 if grace is None else grace,
         load_seconds=load,
         choosers=rules.choosers,
     )
@@ -110,7 +112,7 @@ def run_simulate(
         simulate_own_nodes(tasks, model),
     ]
     if form == "json":
-        print_json({"schema": 1, "outcomes": [outcome_figures(one) for one in outcomes]})
+        print_json({"schema": 1, "outcomes": [outcome_figures(outcome) for outcome in outcomes]})
         return
     from hpcdash.cli.usage import Screen
     from hpcdash.services.usage.charts import as_ascii
@@ -125,8 +127,8 @@ def run_simulate(
         )
 
 
-def _quota(text: str) -> dict[tuple[str, Priority], int]:
-    """`alice:HIGH=8`; without a user it is every user's."""
+def _parse_quota(text: str) -> dict[tuple[str, Priority], int]:
+    """Parse `alice:HIGH=8`; without a user it is everyone's."""
     name, _, amount = text.rpartition("=")
     user, _, level = name.rpartition(":")
     try:
@@ -137,7 +139,7 @@ def _quota(text: str) -> dict[tuple[str, Priority], int]:
         ) from None
 
 
-def _pool(common: CommonOptions, name: str) -> PoolSettings:
+def _configured_pool(common: CommonOptions, name: str) -> PoolSettings:
     settings = load_settings(common.config)
     if name not in settings.share:
         raise UsageError(
@@ -147,35 +149,30 @@ def _pool(common: CommonOptions, name: str) -> PoolSettings:
     return settings.share[name]
 
 
-def _seconds(text: str) -> int:
+def _parse_limit(text: str) -> int:
+    """Parse the duration of --for, in seconds."""
+    hint = "Use a duration such as 9m or 1h."
     try:
         seconds = parse_duration(text, bare_unit_seconds=MINUTE)
     except ValueError as error:
-        raise UsageError(f"--for {error}", "Use a duration such as 9m or 1h.") from None
+        raise UsageError(f"--for {error}", hint) from None
     if not seconds:
-        raise UsageError(
-            f"--for {visible(text)} is not a duration", "Use a duration such as 9m or 1h."
-        )
+        raise UsageError(f"--for {visible(text)} is not a duration", hint)
     return seconds
 
 
 def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
-    """Coordinate a pool until interrupted, for some time, or until no task is about to start or to
-    be suspended.
+    """Coordinate a pool until interrupted, for the duration `limit`, or with `once` until no task
+    is about to start or to be suspended.
     """
-    import asyncio
-    import sqlite3
-    from pathlib import Path
-
     from hpcdash.assembly import chosen_site
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
-    from hpcdash.services.share.database import PoolHeld, ShareDatabase
-    from hpcdash.services.share.state import PUBLISH_SECONDS, publish
+    from hpcdash.services.share.database import ShareDatabase
     from hpcdash.services.state.folders import pool_folder, with_state_file
 
-    pool = with_state_file(_pool(common, name))
-    seconds = None if limit is None else _seconds(limit)
+    pool = with_state_file(_configured_pool(common, name))
+    seconds = inf if limit is None else _parse_limit(limit)
     site = chosen_site(common)
     if site.cluster.transport != "local":
         raise UsageError(
@@ -199,32 +196,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 f"{pool.coordinator} coordinates pool {name}, and this is {store.user}"
             )
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
-        every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
-        soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(pool_folder(name))
-        published_at = 0.0
-        changes = -1
-        message = ""
-        failing = ""
-
-        def print_pool() -> None:
-            nonlocal published_at, changes, message
-            now = store.clock.now()
-            if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
-                return
-            state = coordinator.state()
-            try:
-                publish(state, Path(pool.state_file))
-            except HpcdashError as error:
-                if error.message != message:
-                    print(
-                        f"hpcdash: {visible(error.message)}. {visible(error.next_step)}",
-                        file=sys.stderr,
-                    )
-                message = error.message
-            published_at = now
-            changes = database.changes
-
         try:
             database.acquire(store.clock.now())
             coordinator = Coordinator(
@@ -234,48 +206,72 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 lambda text: print(visible(text), flush=True),
                 launch=site.launch,
             )
-            until = monotonic() + (inf if seconds is None else seconds)
-            while True:
-                is_changing = False
-                try:
-                    is_changing = await coordinator.step(is_ending=monotonic() >= until)
-                    print_pool()
-                    failing = ""
-                except PoolHeld:
-                    raise
-                except (HpcdashError, sqlite3.Error) as error:
-                    # A full disk passes.
-                    failure = (
-                        error
-                        if isinstance(error, HpcdashError)
-                        else HpcdashError(f"{database.path}: {error}")
-                    )
-                    if once:
-                        raise failure from None
-                    if failure.message != failing:
-                        print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
-                    failing = failure.message
-                left = until - monotonic()
-                # A task that saves now would hold its nodes until a successor comes.
-                if (once and not is_changing) or left <= (
-                    -pool.grace_seconds - _END_SECONDS if is_changing else 0.0
-                ):
-                    return
-                # A busy scheduler is queried less often.
-                slower = min(
-                    _PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MAX_PAUSE_FACTOR * every
-                )
-                pause = max(soon if is_changing else every, slower)
-                await asyncio.sleep(min(pause, left) if left > 0.0 else pause)
+            await _coordinate(coordinator, once=once, seconds=seconds)
         finally:
             database.close()
 
     with_session(common, work)
 
 
-def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
-    """The pool of a name, '' for the only one."""
-    pools = {one.name: one for one in session.pools}
+async def _coordinate(coordinator: Coordinator, *, once: bool, seconds: float) -> None:
+    """Run the steps of a pool, and publish its state, for some time.
+
+    With `once`, return as soon as no task is about to start or to be suspended.
+    """
+    import asyncio
+    import sqlite3
+
+    from hpcdash.services.share.database import PoolHeld
+
+    pool = coordinator.pool
+    store = coordinator.actions.store
+    interval = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
+    short_interval = min(interval, 0.2 if store.backend.is_embedded else 1.0)
+    until = monotonic() + seconds
+    problem = ""
+    publishing_problem = ""
+    while True:
+        is_changing = False
+        try:
+            is_changing = await coordinator.step(is_ending=monotonic() >= until)
+            try:
+                coordinator.publish()
+                publishing_problem = ""
+            except HpcdashError as error:
+                if error.message != publishing_problem:
+                    print(
+                        f"hpcdash: {visible(error.message)}. {visible(error.next_step)}",
+                        file=sys.stderr,
+                    )
+                publishing_problem = error.message
+            problem = ""
+        except PoolHeld:
+            raise
+        except (HpcdashError, sqlite3.Error) as error:
+            # A full disk passes.
+            if not isinstance(error, HpcdashError):
+                error = HpcdashError(f"{coordinator.database.path}: {error}")
+            if once:
+                raise error from None
+            if error.message != problem:
+                print(f"hpcdash: {visible(error.message)}; trying again", file=sys.stderr)
+            problem = error.message
+        left = until - monotonic()
+        # A task that saves now would hold its nodes until a successor comes.
+        overtime = pool.grace_seconds + _END_SECONDS if is_changing else 0.0
+        if (once and not is_changing) or left <= -overtime:
+            return
+        slow_pause = _PAUSE_FACTOR * (store.budget.last_seconds or 0.0)
+        pause = max(
+            short_interval if is_changing else interval,
+            min(slow_pause, _MAX_PAUSE_FACTOR * interval),
+        )
+        await asyncio.sleep(min(pause, left) if left > 0.0 else pause)
+
+
+def _session_pool(session: ClusterSession, name: str) -> PoolSettings:
+    """Return the named pool of a cluster; '' for its only one."""
+    pools = {pool.name: pool for pool in session.pools}
     if not name and len(pools) == 1:
         return next(iter(pools.values()))
     if name in pools:
@@ -290,7 +286,7 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
-    """Print the published state of a pool: load, quotas, and the tasks that a filter selects."""
+    """Print the published state of a pool: its use, quotas, and the tasks that a filter selects."""
     from msgspec import to_builtins
     from msgspec.structs import replace
 
@@ -311,11 +307,11 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
-        pool = await PoolReader(store, _pool_here(session, name)).read()
+        pool = await PoolReader(store, _session_pool(session, name)).read()
         all_tasks = pool.tasks
         if requested is not None:
-            left = query.apply(task_table(all_tasks), requested, store.clock.now())
-            ids = set(left["id"].to_pylist())
+            selected = query.apply(task_table(all_tasks), requested, store.clock.now())
+            ids = set(selected["id"].to_pylist())
             pool = replace(pool, tasks=tuple(task for task in all_tasks if task.id in ids))
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
@@ -347,7 +343,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
 def run_wish(
     common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None
 ) -> None:
-    """Send a request to the coordinator on behalf of a task's owner, through the scheduler."""
+    """Send a wish of a task's owner to the coordinator, through the scheduler."""
     from hpcdash.cli.actions import exit_status
     from hpcdash.cli.jobs import with_session
     from hpcdash.cli.terminal import is_agreed
@@ -358,30 +354,26 @@ def run_wish(
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         raise UsageError(f"share {wish} is refused: hpcdash is read-only")
-    requested = None if priority is None else _priority(priority)
+    try:
+        requested = None if priority is None else parse_priority(priority)
+    except ValueError as error:
+        raise UsageError(f"--to: {error}") from None
     needs_confirmation = not common.yes
     if needs_confirmation:
         require_prompt(f"share {wish}")
 
     async def work(session: ClusterSession) -> Report | None:
         await session.store.open(force=True)
-        pool = await PoolReader(session.store, _pool_here(session, name)).read()
+        pool = await PoolReader(session.store, _session_pool(session, name)).read()
         planned = await plan_wish(session, pool, job_id, Wish(wish), requested)
         if text := format_silence(pool, datetime.fromtimestamp(session.store.clock.now(), UTC)):
             print(f"hpcdash: {text}", file=sys.stderr)
-        task = pool.task(job_id)
-        subject = format_task(task) if task is not None else visible(job_id)
-        print(f"{wish} on {visible(session.name)}: {subject}", file=sys.stderr)
-        is_stop = wish == Wish.STOP
-        for text in (
-            planned.question,
-            *planned.outcome,
-            *(() if is_stop else format_interrupted(planned.interrupted)),
-        ):
-            if text:
-                print(f"  {visible(text)}", file=sys.stderr)
-        for command in planned.plan.commands:
-            print(f"  {visible(command.text)}", file=sys.stderr)
+        print(f"{wish} on {visible(session.name)}: {format_task(planned.task)}", file=sys.stderr)
+        lines = [planned.question, *planned.outcome]
+        if wish != Wish.STOP:
+            lines += format_interrupted(planned.interrupted)
+        for line in (*lines, *(command.text for command in planned.plan.commands)):
+            print(f"  {visible(line)}", file=sys.stderr)
         if needs_confirmation and not await is_agreed():
             return None
         return await session.actions.run(planned.plan)
@@ -402,28 +394,24 @@ def run_wish(
         sys.exit(status)
 
 
-def _priority(text: str) -> Priority:
-    try:
-        return parse_priority(text)
-    except ValueError as error:
-        raise UsageError(f"--to: {error}") from None
-
-
 def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
     from hpcdash.domain.units import format_age
     from hpcdash.services.share import text
 
     age = format_age(max(0.0, (now - pool.taken_at).total_seconds()))
     yield f"pool {pool.pool}: {text.format_use(pool)}; {visible(pool.coordinator)}, {age} ago"
-    if message := text.format_outsiders(pool):
+    if message := text.format_foreign_jobs(pool):
         yield message
-    users = text.quota_users(pool, user)
-    rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
-    rows += [
-        (level, *(text.format_quota(pool, one, level) for one in users))
-        for level in text.quota_levels(pool)
-    ]
-    yield from ("", *align_cells(rows)) if users else ("", "no quota: this pool does not run tasks")
+    yield ""
+    if users := text.quota_users(pool, user):
+        rows = [("QUOTA", *("everyone" if name == EVERYONE else name for name in users))]
+        rows += [
+            (level, *(text.format_quota(pool, name, level) for name in users))
+            for level in text.quota_levels(pool)
+        ]
+        yield from align_cells(rows)
+    else:
+        yield "no quota: this pool does not run tasks"
     rows = [
         (
             "ID",
@@ -461,6 +449,6 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         yield f"{pool.tasks_left_out} more wait behind these"
     if interruptions := pool.interruptions()[:_MAX_INTERRUPTIONS]:
         yield from ("", "INTERRUPTED")
-        for task, run in interruptions:
-            at = run.ended_at or task.submitted_at
-            yield f"{at.astimezone():%Y-%m-%d %H:%M:%S}  {text.format_interruption(task, run)}"
+        for task, run, ended_at in interruptions:
+            time = f"{ended_at.astimezone():%Y-%m-%d %H:%M:%S}"
+            yield f"{time}  {text.format_interruption(task, run)}"

@@ -311,6 +311,26 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
 
 
 @pytest.mark.system
+def test_a_state_that_cannot_be_published_again_is_reported_again(lab: Lab) -> None:
+    lab.published = lab.folder / "shared" / "pool.json"
+    config = lab.program.config.read_text()
+    state_file = f'state_file = "{lab.published}"\npoll_seconds'
+    lab.program.config.write_text(config.replace("poll_seconds", state_file))
+
+    def reports() -> int:
+        return lab.log.read_text().count("cannot be published")
+
+    lab.start()
+    wait_until("the missing folder is reported", lambda: reports() == 1)
+    lab.published.parent.mkdir()
+    lab.submit("one", "normal")
+    lab.until(one="running")
+    lab.published.parent.rename(lab.folder / "elsewhere")
+    lab.enough("one")
+    wait_until("the folder that is gone is reported", lambda: reports() == 2)
+
+
+@pytest.mark.system
 @pytest.mark.long
 def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(
     lab: Lab,

@@ -12,7 +12,7 @@ from hpcdash.backends.ray import (
     logs,
     placement_groups,
     probe,
-    requests,
+    submit,
     use,
 )
 
@@ -39,10 +39,6 @@ _CAPABILITIES = frozenset(
 )
 
 
-class _Scripts(jobs.RayScripts):
-    request_fields = requests.REQUEST_FIELDS
-
-
 BACKEND = Backend(
     name="ray",
     title="Ray",
@@ -54,8 +50,8 @@ BACKEND = Backend(
     detail=jobs.RayDetail(),
     inside=use.RayInside(),
     logs=logs.RayLogs(),
-    scripts=_Scripts(),
+    scripts=jobs.RayScripts(),
     policy=placement_groups.RayPolicy(),
     actions=actions.RayActions(),
-    submit=requests.RaySubmit(),
+    submit=submit.RaySubmit(),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
@@ -13,10 +15,10 @@ from hpcdash.backends.ray.responses import (
     Response,
     amount,
     decode,
+    list_items,
+    nested_table,
     number,
-    pairs,
-    read_responses,
-    require_success,
+    require_first,
     resources,
     state_rows,
     table,
@@ -25,7 +27,7 @@ from hpcdash.backends.ray.responses import (
 from hpcdash.domain import schema
 from hpcdash.domain.states import NodeState
 
-# detail=1 gives when a node began; the list is cut to 100 rows without a limit.
+# Without a limit, the list is cut to 100 rows.
 _NODES_PATH = "/api/v0/nodes?detail=1&limit=10000"
 _STATUS_PATH = "/api/cluster_status"
 SUMMARY_PATH = "/nodes?view=summary"
@@ -42,173 +44,165 @@ def queues_query() -> Query[ParsedTable]:
     return Query(("GET", _NODES_PATH, _STATUS_PATH), _parse_queues)
 
 
-def _read(
-    answer: Answer,
-) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[str, Sequence[float]]]]:
-    """Read the nodes, and the use of their resources by ID; {} where the dashboard has none."""
-    responses = read_responses(answer)
-    if not responses[0].is_success:
-        require_success(answer)
-    nodes = state_rows(answer, responses[0])
-    found: Any = (
-        decode(answer, responses[1]) if len(responses) > 1 and responses[1].is_success else {}
-    )
-    for key in ("data", "clusterStatus", "loadMetricsReport", "usageByNode"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return nodes, {str(node): pairs(used) for node, used in found.items()} if isinstance(
-        found, dict
-    ) else {}
+class _Node(Struct, frozen=True):
+    """A node of the State API's list, its resources, and their use, {} if it is unknown."""
+
+    row: Mapping[str, Any]
+    total: Mapping[str, float]
+    used: Mapping[str, float]
+
+    @property
+    def id(self) -> str:
+        return str(self.row.get("node_id"))
+
+    @property
+    def is_alive(self) -> bool:
+        return self.row.get("state") == "ALIVE"
+
+    @property
+    def state(self) -> NodeState:
+        """State by the use of its CPUs and accelerators."""
+        if not self.is_alive:
+            return NodeState.DOWN
+        kinds = [kind for kind in _PLAIN_KINDS if kind in self.used and self.total.get(kind)]
+        if not any(self.used[kind] for kind in kinds):
+            return NodeState.IDLE
+        is_full = all(self.used[kind] >= self.total[kind] for kind in kinds)
+        return NodeState.ALLOCATED if is_full else NodeState.MIXED
+
+
+def _read_nodes(answer: Answer, responses: Sequence[Response]) -> list[_Node]:
+    used: Mapping[str, Any] = {}
+    if len(responses) > 1 and responses[1].is_success:
+        status = decode(answer, responses[1])
+        keys = ("data", "clusterStatus", "loadMetricsReport", "usageByNode")
+        used = nested_table(status, *keys)
+    return [
+        _Node(
+            row,
+            resources(row.get("resources_total")),
+            _used_amounts(used.get(str(row.get("node_id")))),
+        )
+        for row in state_rows(answer, responses[0])
+    ]
+
+
+def _used_amounts(value: object) -> dict[str, float]:
+    """Return used amounts by resource from the cluster status, which has [used, total] of each."""
+    amounts = {}
+    for kind, pair in table(value).items():
+        used, total = (
+            map(amount, pair) if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        )
+        if used is not None and total is not None:
+            amounts[str(kind)] = used
+    return amounts
 
 
 def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
-    """Return the measurements of the nodes' agents, one per node.
-
-    [] where the dashboard has none.
-    """
+    """Return the measurements of the nodes' agents, one per node; [] if the dashboard has none."""
     if not response.is_success:
         return []
-    listed = table(table(decode(answer, response)).get("data")).get("summary")
-    return [table(node) for node in listed] if isinstance(listed, list) else []
+    nodes = nested_table(decode(answer, response), "data").get("summary")
+    return [table(node) for node in list_items(nodes)]
 
 
-def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
-    """Return memory and load by the node's ID.
-
-    Values that an agent does not report are left out.
-    """
-    found: dict[str, dict[str, int | float]] = {}
-    responses = read_responses(answer)[2:]
-    for summary in (one for response in responses for one in summaries(answer, response)):
-        node_id = text(table(summary.get("raylet")).get("nodeId"))
-        memory = summary.get("mem")
-        loads = summary.get("loadAvg")
-        if node_id is None:
-            continue
-        columns: dict[str, int | float] = {}
-        # [total, available, percent, used]: `used` counts caches, which are available.
-        if isinstance(memory, list) and len(memory) > 1:
-            total = number(memory[0])
-            available = number(memory[1])
-            if total and available is not None and available <= total:
-                columns |= {"memory_bytes": total, "memory_used_bytes": total - available}
-        # ([over 1, 5, 15 minutes], the same for each CPU)
-        if isinstance(loads, list) and loads and isinstance(loads[0], list) and loads[0]:
-            load = amount(loads[0][0])
-            columns |= {"load": load} if load is not None and load >= 0 else {}
-        found[node_id] = columns
-    return found
+def _measured_columns(summary: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return the memory and the load of a node, without values that its agent does not report."""
+    columns: dict[str, int | float] = {}
+    # [total, available, percent, used]: `used` counts caches, which are available.
+    memory = list_items(summary.get("mem"))
+    if len(memory) > 1:
+        total = number(memory[0])
+        available = number(memory[1])
+        if total and available is not None and available <= total:
+            columns |= {"memory_bytes": total, "memory_used_bytes": total - available}
+    # ([over 1, 5, 15 minutes], the same for each CPU)
+    for loads in list_items(summary.get("loadAvg"))[:1]:
+        load = amount(loads[0]) if isinstance(loads, list) and loads else None
+        if load is not None and load >= 0:
+            columns["load"] = load
+    return columns
 
 
 def _parse_nodes(answer: Answer) -> ParsedTable:
-    """Rows of domain.schema.NODES; a node that died stays listed, as down.
+    """Parse rows of domain.schema.NODES; a dead node stays listed, as down.
 
     The memory of a node that its agent does not measure is Ray's resource of that name.
     """
-    nodes, used_by_node = _read(answer)
-    measured = _measured(answer)
+    responses = require_first(answer)
+    measured = {}
+    for response in responses[2:]:
+        for summary in summaries(answer, response):
+            node_id = text(table(summary.get("raylet")).get("nodeId"))
+            measured[node_id] = _measured_columns(summary)
     rows = []
     rejected = []
-    for node in nodes:
-        name = text(node.get("node_ip")) or text(node.get("node_name"))
+    for node in _read_nodes(answer, responses):
+        name = text(node.row.get("node_ip")) or text(node.row.get("node_name"))
         if name is None:
-            rejected.append(str(node)[:400])
+            rejected.append(str(node.row)[:400])
             continue
-        held = resources(node.get("resources_total"))
-        used = used_by_node.get(str(node.get("node_id")), {})
-        is_alive = node.get("state") == "ALIVE"
-        gpu = next((kind for kind in ACCELERATORS if kind in held), None)
-        gpu_type = next(
-            (kind.removeprefix(_TYPE_START) for kind in held if kind.startswith(_TYPE_START)), gpu
-        )
-        rows.append(
-            dict.fromkeys(schema.NODES.names)
-            | {
-                "name": name,
-                "state": _state(held, used).value if is_alive else NodeState.DOWN.value,
-                "native_state": text(node.get("state")) or "",
-                "flags": ["head"] if node.get("is_head_node") else [],
-                "reason": text(node.get("state_message")),
-                "queues": sorted(held),
-                "cpus": _count(held.get("CPU", 0)),
-                "cpus_used": _used(used, "CPU") if is_alive else None,
-                "gpus": _count(held.get(gpu, 0)) if gpu else 0,
-                "gpus_used": _used(used, gpu) if gpu and is_alive else None,
-                "gpu_type": gpu_type if gpu else None,
-                "memory_bytes": _count(held["memory"]) if "memory" in held else None,
-                "memory_used_bytes": _used(used, "memory") if is_alive else None,
-                "features": sorted(
-                    f"{kind}={total:g}" for kind, total in held.items() if _is_custom(kind)
-                ),
-            }
-            | (measured.get(str(node.get("node_id")), {}) if is_alive else {})
-        )
+        total = node.total
+        used = node.used if node.is_alive else {}
+        gpu = next((kind for kind in ACCELERATORS if kind in total), "")
+        types = [kind.removeprefix(_TYPE_START) for kind in total if kind.startswith(_TYPE_START)]
+        row: dict[str, Any] = dict.fromkeys(schema.NODES.names)
+        row |= {
+            "name": name,
+            "state": node.state.value,
+            "native_state": text(node.row.get("state")) or "",
+            "flags": ["head"] if node.row.get("is_head_node") else [],
+            "reason": text(node.row.get("state_message")),
+            "queues": sorted(total),
+            "cpus": _count(total.get("CPU", 0)),
+            "cpus_used": _count(used.get("CPU")),
+            "gpus": _count(total[gpu]) if gpu else 0,
+            "gpus_used": _count(used.get(gpu)) if gpu else None,
+            "gpu_type": (*types, gpu)[0] if gpu else None,
+            "memory_bytes": _count(total.get("memory")),
+            "memory_used_bytes": _count(used.get("memory")),
+            "features": sorted(
+                f"{kind}={amount:g}" for kind, amount in total.items() if _is_custom(kind)
+            ),
+        }
+        if node.is_alive:
+            row |= measured.get(node.id, {})
+        rows.append(row)
     rows.sort(key=lambda row: (row["state"] == NodeState.DOWN, row["name"]))
-    return ParsedTable(_table(rows, schema.NODES), tuple(rejected))
+    return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), tuple(rejected))
 
 
 def _parse_queues(answer: Answer) -> ParsedTable:
-    """Rows of domain.schema.QUEUES: a kind of resource each, of the nodes that are alive."""
-    nodes, used_by_node = _read(answer)
-    kinds: dict[str, list[tuple[float, float | None]]] = {}
-    for node in nodes:
-        if node.get("state") != "ALIVE":
-            continue
-        used = used_by_node.get(str(node.get("node_id")), {})
-        for kind, total in resources(node.get("resources_total")).items():
-            if kind not in _MEMORY and not kind.startswith(_TYPE_START):
-                kinds.setdefault(kind, []).append((total, used[kind][0] if kind in used else None))
+    """Parse rows of domain.schema.QUEUES, one per kind of resource that living nodes have."""
+    kinds: defaultdict[str, list[_Node]] = defaultdict(list)
+    for node in _read_nodes(answer, require_first(answer)):
+        if node.is_alive:
+            for kind in node.total:
+                if kind not in _MEMORY and not kind.startswith(_TYPE_START):
+                    kinds[kind].append(node)
     rows = []
-    for kind, held in sorted(kinds.items(), key=lambda one: (_is_custom(one[0]), one[0])):
-        total = sum(one for one, _ in held)
-        parts = [used for _, used in held]
-        in_use = None if None in parts else sum(part for part in parts if part is not None)
-        column = "cpus" if kind == "CPU" else "gpus" if kind in ACCELERATORS else ""
-        rows.append(
-            dict.fromkeys(schema.QUEUES.names)
-            | {"name": kind, "available": True, "nodes": len(held), "_note": _note(in_use, total)}
-            | (
-                {
-                    column: _count(total),
-                    f"{column}_used": None if in_use is None else _count(in_use),
-                }
-                if column
-                else {}
-            )
-        )
-    return ParsedTable(_table(rows, schema.QUEUES))
-
-
-def _note(used: float | None, total: float) -> str:
-    return f"{total:g} in all" if used is None else f"{used:g} of {total:g} in use"
-
-
-def _table(rows: list[dict[str, Any]], requested: pa.Schema) -> pa.Table:
-    plain = pa.schema(
-        [
-            (field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type)
-            for field in requested
-        ]
-    )
-    return pa.Table.from_pylist(rows, schema=plain).cast(requested)
+    for kind, nodes in sorted(kinds.items(), key=lambda item: (_is_custom(item[0]), item[0])):
+        total = sum(node.total[kind] for node in nodes)
+        is_known = all(kind in node.used for node in nodes)
+        used = sum(node.used[kind] for node in nodes) if is_known else None
+        row: dict[str, Any] = dict.fromkeys(schema.QUEUES.names)
+        row |= {
+            "name": kind,
+            "available": True,
+            "nodes": len(nodes),
+            "_note": f"{total:g} in all" if used is None else f"{used:g} of {total:g} in use",
+        }
+        if kind in _PLAIN_KINDS:
+            column = "cpus" if kind == "CPU" else "gpus"
+            row |= {column: _count(total), f"{column}_used": _count(used)}
+        rows.append(row)
+    return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES))
 
 
 def _is_custom(kind: str) -> bool:
     return kind not in _PLAIN_KINDS and kind not in _MEMORY and not kind.startswith(_TYPE_START)
 
 
-def _state(held: Mapping[str, float], used: Mapping[str, Sequence[float]]) -> NodeState:
-    """By its CPUs and accelerators: what of them is in use."""
-    parts = [
-        (used[kind][0], held[kind]) for kind in _PLAIN_KINDS if kind in used and held.get(kind)
-    ]
-    if not any(part for part, _ in parts):
-        return NodeState.IDLE
-    return NodeState.ALLOCATED if all(part >= total for part, total in parts) else NodeState.MIXED
-
-
-def _count(amount: float) -> int:
-    return min(int(amount), (1 << 63) - 1)
-
-
-def _used(used: Mapping[str, Sequence[float]], kind: str) -> int | None:
-    return _count(used[kind][0]) if kind in used else None
+def _count(amount: float | None) -> int | None:
+    return None if amount is None else min(int(amount), (1 << 63) - 1)

@@ -1,4 +1,4 @@
-"""Whether a Ray dashboard answers, and which version it has."""
+"""Detection of a Ray dashboard, and its version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from hpcdash.backends.base import Probe, ProbePart
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
-from hpcdash.backends.ray.responses import decode, require_success, text, unreadable
+from hpcdash.backends.ray.responses import decode, require_success, table, text, unreadable
 from hpcdash.errors import SchedulerRefused
 
 _OLDEST = (2, 9)
@@ -15,8 +15,8 @@ _OLDEST = (2, 9)
 def _parse_probe(answer: Answer) -> Probe:
     require_whole(answer)
     [response] = require_success(answer)
-    found = decode(answer, response)
-    version = text(found.get("ray_version")) if isinstance(found, dict) else None
+    reported = table(decode(answer, response))
+    version = text(reported.get("ray_version"))
     if version is None:
         raise unreadable(answer, "this is not a Ray dashboard")
     numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
@@ -28,7 +28,7 @@ def _parse_probe(answer: Answer) -> Probe:
         # Ray has no accounts: all jobs are everyone's.
         user="",
         version=f"Ray {version}",
-        cluster=text(found.get("session_name")) or "",
+        cluster=text(reported.get("session_name")) or "",
         clock_epoch_seconds=response.epoch_seconds,
         has_accounting=True,
         controller_answers=True,

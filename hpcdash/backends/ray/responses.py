@@ -1,4 +1,4 @@
-"""Reads what the dashboard answers: JSON bodies behind frames, and its refusals.
+"""Reads the dashboard's responses: JSON bodies behind frames, and refusals.
 
 Source: the REST API of Ray Jobs and the State API,
 https://docs.ray.io/en/releases-2.60.0/cluster/running-applications.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +19,7 @@ from msgspec import Struct
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import (
+    CommandError,
     CommandMissing,
     ControllerDown,
     NoSuchJob,
@@ -29,13 +31,15 @@ from hpcdash.errors import (
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
 _TOO_MANY = 429
-# Searched part of a traceback.
-_MAX_WORDS = 64 * 1024
-# Resources that count as GPUs, as Ray names those that it finds itself.
+_MAX_TRACEBACK_BYTES = 64 * 1024
+# Resources that count as GPUs, by the names that Ray gives the devices it detects.
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
-# The most that the State API lists: RAY_MAX_LIMIT_FROM_API_SERVER of ray/util/state/common.py.
+# Limit of the State API: RAY_MAX_LIMIT_FROM_API_SERVER of ray/util/state/common.py.
 MAX_ROWS = 10_000
-_LAST_MILLISECOND = 253_402_300_799_999
+# Values of the State API's filter_predicates.
+_IS = "%3D"
+IS_NOT = "%21%3D"
+_MAX_MILLISECONDS = 253_402_300_799_999
 
 
 class Response(Struct, frozen=True):
@@ -53,7 +57,7 @@ class Response(Struct, frozen=True):
 def read_responses(answer: Answer) -> tuple[Response, ...]:
     """Return the responses of a command, one per path.
 
-    Raises UnreadableOutput, or CommandMissing where no server was queried.
+    Raises UnreadableOutput, or CommandMissing if no server was queried.
     """
     if answer.status in (126, 127):
         raise CommandMissing(
@@ -62,63 +66,70 @@ def read_responses(answer: Answer) -> tuple[Response, ...]:
             argv=answer.argv,
             status=answer.status,
         )
-    found = []
+    responses = []
     position = 0
     while frame := _FRAME.match(answer.stdout, position):
         end = frame.end() + int(frame[2])
-        reported = None if frame[3] == b"-" else float(frame[3])
-        found.append(Response(int(frame[1]), answer.stdout[frame.end() : end], reported))
+        epoch_seconds = None if frame[3] == b"-" else float(frame[3])
+        responses.append(Response(int(frame[1]), answer.stdout[frame.end() : end], epoch_seconds))
         position = end
-    if not found or position != len(answer.stdout):
+    if not responses or position != len(answer.stdout):
         raise unreadable(answer, "the answer was cut short")
-    return tuple(found)
+    return tuple(responses)
 
 
 def require_success(answer: Answer) -> tuple[Response, ...]:
-    """Return the responses of `read_responses`.
+    """Return the responses of a command.
 
     Raises the error of a refusal, with Ray's own message.
     """
     responses = read_responses(answer)
     for response in responses:
-        if response.is_success:
-            continue
-        text = refusal(response.body)
-        if response.status == _NOT_FOUND and "does not exist" in text:
-            raise NoSuchJob(
-                "Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, output=text
-            )
-        if response.status == _NOT_FOUND:
-            raise UnreadableOutput(
-                "this server has no Ray dashboard, or one that is too old",
-                "Check the URL. hpcdash needs Ray 2.9 or later with its dashboard (ray[default]).",
-                argv=answer.argv,
-                status=_NOT_FOUND,
-                output=text,
-            )
-        if response.status == _TOO_MANY:
-            raise ControllerDown(
-                "the Ray dashboard is overloaded",
-                "Try again a little later.",
-                argv=answer.argv,
-                status=response.status,
-                output=text,
-            )
-        if response.status >= 500:
-            raise ControllerDown(
-                "the Ray dashboard failed to answer",
-                "`ray status` on the head node shows whether Ray is running.",
-                argv=answer.argv,
-                status=response.status,
-                output=text,
-            )
-        raise SchedulerRefused("Ray refused", argv=answer.argv, status=response.status, output=text)
+        if not response.is_success:
+            raise _error(answer, response)
     return responses
 
 
+def require_first(answer: Answer) -> tuple[Response, ...]:
+    """Return the responses of a command, of which the others may be refusals.
+
+    Raises the error of the first one's refusal, with Ray's own message.
+    """
+    responses = read_responses(answer)
+    if not responses[0].is_success:
+        raise _error(answer, responses[0])
+    return responses
+
+
+def _error(answer: Answer, response: Response) -> CommandError:
+    """Build the error of a refusal."""
+    kind: type[CommandError] = SchedulerRefused
+    message = "Ray refused"
+    next_step = ""
+    output = refusal(response.body)
+    if response.status == _NOT_FOUND and "does not exist" in output:
+        kind = NoSuchJob
+        message = "Ray does not know this job"
+    elif response.status == _NOT_FOUND:
+        kind = UnreadableOutput
+        message = "this server has no Ray dashboard, or one that is too old"
+        next_step = (
+            "Check the URL. hpcdash needs Ray 2.9 or later with its dashboard (ray[default])."
+        )
+    elif response.status == _TOO_MANY:
+        kind = ControllerDown
+        message = "the Ray dashboard is overloaded"
+        next_step = "Try again a little later."
+    elif response.status >= 500:
+        kind = ControllerDown
+        message = "the Ray dashboard failed to answer"
+        next_step = "`ray status` on the head node shows whether Ray is running."
+    return kind(message, next_step, argv=answer.argv, status=response.status, output=output)
+
+
 def refusal(body: bytes) -> str:
-    """Return the message of a refusal: of a traceback its last line with text."""
-    text = _message(body) or body[-_MAX_WORDS:].decode("utf-8", "replace")
+    """Return the message of a refusal; for a traceback, its last line with text."""
+    text = _message(body) or body[-_MAX_TRACEBACK_BYTES:].decode("utf-8", "replace")
     if "Traceback" not in text:
         return excerpt(text.encode())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -127,7 +138,7 @@ def refusal(body: bytes) -> str:
 
 
 def _message(body: bytes) -> str:
-    """Return the State API's message on a failure; '' where this is not one of its answers."""
+    """Return the State API's message on a failure; '' for any other body."""
     if not body.startswith(b"{"):
         return ""
     try:
@@ -137,7 +148,7 @@ def _message(body: bytes) -> str:
 
 
 def decode(answer: Answer, response: Response) -> Any:
-    """The JSON of a body; raises UnreadableOutput."""
+    """Decode the JSON of a body; raises UnreadableOutput."""
     if answer.truncated:
         raise UnreadableOutput(
             "the dashboard's answer is too large: only the first "
@@ -164,55 +175,47 @@ def decode(answer: Answer, response: Response) -> Any:
 
 
 def format_value(value: object) -> str:
-    """Text as it is, anything else as JSON."""
+    """Format text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
     try:
-        return (
-            value
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, sort_keys=True)
-        )
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
     except RecursionError:
         return "…"
 
 
 def truncation_note(answer: Answer, response: Response, title: str) -> str:
-    """Return what a list of the State API leaves out, '' where it is complete, or failed."""
+    """Return a note on missing rows of the State API's list; '' if it is complete, or failed."""
     if not response.is_success:
         return ""
-    found = table(table(table(decode(answer, response)).get("data")).get("result"))
-    total = number(found.get("total"))
-    listed = found.get("result")
-    count = len(listed) if isinstance(listed, list) else 0
-    shown = number(found.get("num_after_truncation"))
-    filtered = number(found.get("num_filtered"))
-    if total is not None and shown is not None and shown < total:
-        return f"{title}: Ray looked at {shown} of {total}"
+    result = nested_table(decode(answer, response), "data", "result")
+    total = number(result.get("total"))
+    examined = number(result.get("num_after_truncation"))
+    filtered = number(result.get("num_filtered"))
+    count = len(list_items(result.get("result")))
+    if total is not None and examined is not None and examined < total:
+        return f"{title}: Ray looked at {examined} of {total}"
     if filtered is None or count >= filtered:
         return ""
     return f"{title}: {count} of {filtered} are listed"
 
 
+def state_filter(key: str, value: str, predicate: str = _IS) -> str:
+    """Return a filter of the State API, as a part of a query string."""
+    return f"filter_keys={key}&filter_predicates={predicate}&filter_values={quote(value, safe='')}"
+
+
 def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:
-    """The rows of a list of the State API; [] where it failed, as it does without its agents."""
+    """Return the rows of the State API's list; [] if it failed, as without its agents."""
     if not response.is_success:
         return []
-    found = decode(answer, response)
-    for key in ("data", "result", "result"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    result = nested_table(decode(answer, response), "data", "result")
+    return [row for row in list_items(result.get("result")) if isinstance(row, dict)]
 
 
-def state_summary(found: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """Return the rows of the State API's summary, and its note on missing ones; '' for none."""
-    result = table(table(table(found).get("data")).get("result"))
-    cluster = table(table(table(result.get("result")).get("node_id_to_summary")).get("cluster"))
-    rows = [table(row) for row in table(cluster.get("summary")).values()]
-    return rows, text(result.get("partial_failure_warning")) or ""
-
-
-def unreadable(answer: Answer, why: str) -> UnreadableOutput:
+def unreadable(answer: Answer, message: str) -> UnreadableOutput:
     return UnreadableOutput(
-        why,
+        message,
         "Is this the URL of a Ray dashboard (by default port 8265 of the head node)?",
         argv=answer.argv,
         status=answer.status,
@@ -221,59 +224,64 @@ def unreadable(answer: Answer, why: str) -> UnreadableOutput:
 
 
 def text(value: object) -> str | None:
-    """Text that is one, and not empty."""
+    """Return a text that is not empty; None for any other value."""
     return value if isinstance(value, str) and value else None
 
 
 def table(value: object) -> Mapping[str, Any]:
-    """A JSON object; {} for anything else."""
+    """Return a JSON object; {} for any other value."""
     return value if isinstance(value, dict) else {}
 
 
+def nested_table(value: object, *keys: str) -> Mapping[str, Any]:
+    """Return the JSON object under keys of nested objects; {} if any of them is missing."""
+    for key in keys:
+        value = table(value).get(key)
+    return table(value)
+
+
+def json_table(content: str) -> Mapping[str, Any]:
+    """Parse a JSON object that anyone may have written; {} for any other text."""
+    try:
+        return table(json.loads(content))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def list_items(value: object) -> list[Any]:
+    """Return a JSON array; [] for any other value."""
+    return value if isinstance(value, list) else []
+
+
 def amount(value: object) -> float | None:
-    """A finite number."""
+    """Return a finite number; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        finite = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return finite if math.isfinite(finite) else None
 
 
 def number(value: object) -> int | None:
-    """A whole number that is not negative; the State API writes some as text."""
+    """Return a whole number of at least 0, which the State API may write as text."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 18:
         return int(value)
-    found = amount(value)
-    return int(found) if found is not None and 0 <= found < 1 << 62 else None
+    finite = amount(value)
+    return int(finite) if finite is not None and 0 <= finite < 1 << 62 else None
 
 
 def seconds(milliseconds: object) -> int | None:
-    """Epoch seconds of epoch milliseconds; None for 0, which Ray writes where there is no time."""
-    found = amount(milliseconds)
-    return int(found // 1000) if found is not None and 0 < found <= _LAST_MILLISECOND else None
+    """Return epoch seconds of epoch milliseconds; None for 0, which Ray writes for no time."""
+    finite = amount(milliseconds)
+    return int(finite // 1000) if finite is not None and 0 < finite <= _MAX_MILLISECONDS else None
 
 
 def resources(value: object) -> Mapping[str, float]:
-    """Return names and amounts, without the resources that only identify nodes."""
-    if not isinstance(value, dict):
-        return {}
-    found = ((str(name), amount(held)) for name, held in value.items())
+    """Return amounts by resource, without the resources that only identify nodes."""
     return {
-        name: held
-        for name, held in found
-        if held is not None and not name.lower().startswith("node:")
-    }
-
-
-def pairs(value: object) -> Mapping[str, Sequence[float]]:
-    """Resource → (used, total), as the dashboard's cluster status has them."""
-    if not isinstance(value, dict):
-        return {}
-    return {
-        str(name): (used, total)
-        for name, both in value.items()
-        if isinstance(both, list) and len(both) == 2
-        if (used := amount(both[0])) is not None and (total := amount(both[1])) is not None
+        str(name): total
+        for name, value in table(value).items()
+        if not str(name).lower().startswith("node:") and (total := amount(value)) is not None
     }

@@ -1,27 +1,28 @@
-"""Tasks and actors of a job, or on a node: states by name, restarts, and why some failed."""
+"""Tasks and actors of a job, or on a node: states by name, restarts, and failures."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import Activity, ActivityCount
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.responses import (
+    IS_NOT,
     MAX_ROWS,
     decode,
+    nested_table,
     number,
-    read_responses,
     refusal,
+    require_first,
     require_success,
+    state_filter,
     state_rows,
-    state_summary,
     table,
     text,
     truncation_note,
@@ -29,12 +30,11 @@ from hpcdash.backends.ray.responses import (
 from hpcdash.domain.states import JobState
 
 _MAX_FAILURES = 5
-_STATE_FILTER = "filter_keys=state&filter_predicates="
 # Actors whose restarts are counted: a program may have very many.
 _MAX_ACTORS = 1000
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 # Source: TaskStatus and ActorTableData of ray/src/ray/protobuf.
-_WORDS = {
+_STATE_TITLES = {
     "PENDING_ARGS_AVAIL": "waiting for arguments",
     "PENDING_ARGS_FETCH": "fetching arguments",
     "PENDING_NODE_ASSIGNMENT": "waiting for a node",
@@ -58,11 +58,6 @@ _STATES = {
 }
 
 
-def job_tasks_query(ray_job: str) -> str:
-    """The filter of the State API for what belongs to a job, by Ray's own number of it."""
-    return f"filter_keys=job_id&filter_predicates=%3D&filter_values={quote(ray_job, safe='')}"
-
-
 def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
     """Return the query for the Ray activity of a job's program.
 
@@ -71,13 +66,13 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
     ray_job = native.get("job_id")
     if not ray_job:
         return None
-    job = job_tasks_query(ray_job)
-    failed = f"/api/v0/tasks?detail=1&limit={_MAX_FAILURES}&{job}&filter_keys=state&filter_predicates=%3D"
+    job = state_filter("job_id", ray_job)
+    failed = state_filter("state", "FAILED")
     argv = (
         "GET",
         f"/api/v0/tasks/summarize?{job}",
         f"/api/v0/actors/summarize?{job}",
-        f"{failed}&filter_values=FAILED",
+        f"/api/v0/tasks?detail=1&limit={_MAX_FAILURES}&{job}&{failed}",
         f"/api/v0/actors?detail=1&limit={_MAX_ACTORS}&{job}",
     )
     return Query(argv, parse_activity, cap_bytes=TEXT_BYTES)
@@ -88,79 +83,83 @@ def parse_activity(answer: Answer) -> Activity:
 
     Raises the error that keeps the dashboard from reporting tasks.
     """
-    responses = read_responses(answer)
-    if not responses[0].is_success:
-        require_success(answer)
-    counts = []
+    responses = require_first(answer)
+    counts: list[ActivityCount] = []
     notes = []
-    for kind, name, response in zip(
+    summaries = zip(
         ("task", "actor"), ("func_or_class_name", "class_name"), responses, strict=False
-    ):
+    )
+    for kind, key, response in summaries:
         if not response.is_success:
             notes.append(f"{kind}s: {refusal(response.body)}")
             continue
-        listed, reported = state_summary(decode(answer, response))
-        counts += [found for one in listed if (found := _count(kind, one, name)) is not None]
-        notes += [f"{kind}s: {reported}"] if reported else []
+        result = nested_table(decode(answer, response), "data", "result")
+        keys = ("result", "node_id_to_summary", "cluster", "summary")
+        for summary in map(table, nested_table(result, *keys).values()):
+            states = {
+                native: count
+                for native, value in table(summary.get("state_counts")).items()
+                if (count := number(value)) is not None
+            }
+            if states and (name := text(summary.get(key))):
+                counts.append(ActivityCount(kind, name, _count_states(states)))
+        if note := text(result.get("partial_failure_warning")):
+            notes.append(f"{kind}s: {note}")
     failed = state_rows(answer, responses[2]) if len(responses) > 2 else []
     for response in responses[3:]:
-        restarts = _restarts(state_rows(answer, response))
+        restarts = _count_restarts(state_rows(answer, response))
         counts = [
-            replace(one, restarts=restarts.get(one.name, 0)) if one.kind == "actor" else one
-            for one in counts
+            replace(count, restarts=restarts[count.name]) if count.kind == "actor" else count
+            for count in counts
         ]
-        notes += filter(None, [truncation_note(answer, response, "restarts of actors")])
+        if note := truncation_note(answer, response, "restarts of actors"):
+            notes.append(note)
     return Activity(tuple(counts), tuple(filter(None, map(_failure, failed))), tuple(notes))
 
 
 def node_activity_query(node: str) -> Query[Activity]:
-    """The running tasks and living actors of a node, by its name in the list of nodes."""
+    """Return the query for the running tasks and living actors of a listed node."""
+    running = state_filter("state", "RUNNING")
+    living = state_filter("state", "DEAD", IS_NOT)
     argv = (
         "GET",
         f"/api/v0/nodes?limit={MAX_ROWS}",
-        f"/api/v0/tasks?limit={MAX_ROWS}&{_STATE_FILTER}%3D&filter_values=RUNNING",
-        f"/api/v0/actors?detail=1&limit={MAX_ROWS}&{_STATE_FILTER}%21%3D&filter_values=DEAD",
+        f"/api/v0/tasks?limit={MAX_ROWS}&{running}",
+        f"/api/v0/actors?detail=1&limit={MAX_ROWS}&{living}",
     )
     return Query(argv, partial(_parse_node_activity, node=node))
 
 
 def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
     nodes, *lists = require_success(answer)
-    listed = state_rows(answer, nodes)
-    own = (one for one in listed if node in (one.get("node_ip"), one.get("node_name")))
-    own_ids = {node_id for one in own if (node_id := text(one.get("node_id")))}
+    node_ids = {
+        text(row.get("node_id"))
+        for row in state_rows(answer, nodes)
+        if node in (row.get("node_ip"), row.get("node_name"))
+    } - {None}
     counts: list[ActivityCount] = []
-    notes: list[str] = []
-    for kind, name, response in zip(("task", "actor"), ("name", "class_name"), lists, strict=True):
-        rows = [row for row in state_rows(answer, response) if text(row.get("node_id")) in own_ids]
-        restarts = _restarts(rows)
-        states: dict[str, Counter[str]] = {}
+    notes = []
+    for kind, key, response in zip(("task", "actor"), ("name", "class_name"), lists, strict=True):
+        rows = [row for row in state_rows(answer, response) if text(row.get("node_id")) in node_ids]
+        restarts = _count_restarts(rows)
+        states: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for row in rows:
-            states.setdefault(text(row.get(name)) or kind, Counter())[str(row.get("state"))] += 1
+            states[text(row.get(key)) or kind][str(row.get("state"))] += 1
         counts += [
-            ActivityCount(kind, title, _count_states(native), restarts.get(title, 0))
-            for title, native in states.items()
+            ActivityCount(kind, name, _count_states(native), restarts[name])
+            for name, native in states.items()
         ]
-        notes += filter(None, [truncation_note(answer, response, f"{kind}s of all nodes")])
+        if note := truncation_note(answer, response, f"{kind}s of all nodes"):
+            notes.append(note)
     return Activity(tuple(counts), notes=tuple(notes))
 
 
-def _restarts(actors: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
-    """Return the number of restarts of each class of actors."""
-    found: Counter[str] = Counter()
+def _count_restarts(actors: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Count the restarts of each class of actors."""
+    restarts: Counter[str] = Counter()
     for actor in actors:
-        found[text(actor.get("class_name")) or ""] += number(actor.get("num_restarts")) or 0
-    return found
-
-
-def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | None:
-    name = text(summary.get(key))
-    states = {
-        str(native): int(count)
-        for native, counted in table(summary.get("state_counts")).items()
-        if (count := number(counted)) is not None
-    }
-    return None if name is None or not states else ActivityCount(kind, name, _count_states(states))
+        restarts[text(actor.get("class_name")) or ""] += number(actor.get("num_restarts")) or 0
+    return restarts
 
 
 def _count_states(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
@@ -170,8 +169,8 @@ def _count_states(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]
 
 
 def format_state(native: str) -> str:
-    """Return a state of a task or an actor in plain text."""
-    return _WORDS.get(native, native.lower().replace("_", " "))
+    """Format a state of a task or an actor as plain text."""
+    return _STATE_TITLES.get(native, native.lower().replace("_", " "))
 
 
 def _state(native: str) -> JobState:

@@ -1,8 +1,8 @@
-"""Use of the processes of a running Ray job on each node, as the dashboard's agents measure it."""
+"""Resource use of a running Ray job on each node, measured by the dashboard's agents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,8 @@ from hpcdash.backends.ray.nodes import SUMMARY_PATH, summaries
 from hpcdash.backends.ray.responses import (
     amount,
     decode,
+    list_items,
+    nested_table,
     number,
     read_responses,
     require_success,
@@ -28,33 +30,33 @@ _MIB = 1 << 20
 
 def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
     [response] = require_success(answer)
-    found = []
+    node_ids = []
     for node in summaries(answer, response):
         raylet = table(node.get("raylet"))
-        workers = raylet.get("coreWorkersStats")
         node_id = text(raylet.get("nodeId"))
-        has_job = isinstance(workers, list) and any(
-            table(one).get("jobId") == ray_job for one in workers
-        )
-        # For a dead node it still reports the last values.
-        if node_id is not None and has_job and raylet.get("state") != _DEAD:
-            found.append(node_id)
-    if not found:
+        workers = _job_workers(raylet.get("coreWorkersStats"), ray_job)
+        # The last values of a dead node stay reported.
+        if node_id is not None and workers and raylet.get("state") != _DEAD:
+            node_ids.append(node_id)
+    if not node_ids:
         raise UsageError(
             "Ray does not measure any process of this job",
             "It may not have started, or has just ended.",
         )
-    return tuple(found)
+    return tuple(node_ids)
+
+
+def _job_workers(workers: object, ray_job: str) -> list[Mapping[str, Any]]:
+    return [worker for worker in map(table, list_items(workers)) if worker.get("jobId") == ray_job]
 
 
 def _parse_use(answer: Answer, *, ray_job: str) -> tuple[NodeSample, ...]:
-    found = []
-    for response in read_responses(answer):
-        if response.is_success:
-            detail = table(table(table(decode(answer, response)).get("data")).get("detail"))
-            if (sample := _sample(detail, ray_job)) is not None:
-                found.append(sample)
-    return tuple(found)
+    samples = [
+        _sample(nested_table(decode(answer, response), "data", "detail"), ray_job)
+        for response in read_responses(answer)
+        if response.is_success
+    ]
+    return tuple(filter(None, samples))
 
 
 def _sample(detail: Mapping[str, Any], ray_job: str) -> NodeSample | None:
@@ -64,20 +66,15 @@ def _sample(detail: Mapping[str, Any], ray_job: str) -> NodeSample | None:
     is_dead = table(detail.get("raylet")).get("state") == _DEAD
     if name is None or now is None or not isinstance(workers, list) or is_dead:
         return None
-    processes = tuple(
-        one
-        for worker in workers
-        if table(worker).get("jobId") == ray_job and (one := _process(table(worker))) is not None
-    )
-    cpus = detail.get("cpus")
-    pids = {one.pid for one in processes}
+    processes = tuple(filter(None, map(_process, _job_workers(workers, ray_job))))
+    cpus = list_items(detail.get("cpus"))
     return NodeSample(
         node=name,
         up_seconds=now,
-        cpus=number(cpus[0]) if isinstance(cpus, list) and cpus else None,
-        memory_bytes=sum(one.rss_bytes for one in processes) if processes else None,
+        cpus=number(cpus[0]) if cpus else None,
+        memory_bytes=sum(process.rss_bytes for process in processes) if processes else None,
         is_rss=True,
-        gpus=tuple(_gpus(detail.get("gpus"), pids)),
+        gpus=tuple(_gpus(detail.get("gpus"), {process.pid for process in processes})),
         processes=processes,
     )
 
@@ -86,55 +83,44 @@ def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
     pid = number(worker.get("pid"))
     rss = number(table(worker.get("memoryInfo")).get("rss"))
     times = table(worker.get("cpuTimes"))
-    spent = [
-        amount(times.get(name)) for name in ("user", "system", "childrenUser", "childrenSystem")
-    ]
-    if pid is None or rss is None or spent[0] is None:
+    names = ("user", "system", "childrenUser", "childrenSystem")
+    cpu_seconds = [amount(times.get(name)) for name in names]
+    if pid is None or rss is None or cpu_seconds[0] is None:
         return None
     # Ray writes its title over the arguments of a command: the rest of them are empty.
-    text = worker.get("cmdline")
-    command = (
-        " ".join(word for word in text if isinstance(word, str) and word)
-        if isinstance(text, list)
-        else ""
-    )
-    return ProcessSample(pid, sum(part or 0.0 for part in spent), rss, "", command)
+    command = " ".join(filter(None, map(text, list_items(worker.get("cmdline")))))
+    return ProcessSample(pid, sum(part or 0.0 for part in cpu_seconds), rss, "", command)
 
 
-def _gpus(listed: object, pids: set[int]) -> list[GpuSample]:
-    """Return the GPUs that a process of the job uses."""
-    found = []
-    for gpu in map(table, listed if isinstance(listed, list) else ()):
-        on_it = gpu.get("processesPids") or gpu.get("processes")
-        own = {number(table(one).get("pid")) for one in on_it} if isinstance(on_it, list) else set()
+def _gpus(gpus: object, pids: set[int]) -> Iterator[GpuSample]:
+    """Yield the GPUs that a process of the job uses."""
+    for gpu in map(table, list_items(gpus)):
+        processes = list_items(gpu.get("processesPids") or gpu.get("processes"))
+        gpu_pids = {number(process.get("pid")) for process in map(table, processes)}
         index = number(gpu.get("index"))
-        if index is None or not own & pids:
+        if index is None or not gpu_pids & pids:
             continue
         used = number(gpu.get("memoryUsed"))
         total = number(gpu.get("memoryTotal"))
-        found.append(
-            GpuSample(
-                str(index),
-                text(gpu.get("uuid")) or "",
-                amount(gpu.get("utilizationGpu")),
-                None if used is None else used * _MIB,
-                None if total is None else total * _MIB,
-                None,
-                text(gpu.get("name")) or "",
-            )
+        yield GpuSample(
+            index=str(index),
+            uuid=text(gpu.get("uuid")) or "",
+            percent=amount(gpu.get("utilizationGpu")),
+            memory_bytes=None if used is None else used * _MIB,
+            memory_total_bytes=None if total is None else total * _MIB,
+            name=text(gpu.get("name")) or "",
         )
-    return found
 
 
 class RayInside(InsidePart):
-    """A running job's use, which Ray's agents report."""
+    """Use of a running job, which Ray's agents report."""
 
     measures_use = True
 
     def use_nodes(self, native: Mapping[str, str]) -> Query[tuple[str, ...]]:
-        """The IDs of the nodes where a job has processes that are connected to Ray.
+        """Return the query for the IDs of the nodes where a job has processes connected to Ray.
 
-        Raises UsageError where it has none.
+        Raises UsageError if it has none.
         """
         ray_job = native.get("job_id")
         if not ray_job:

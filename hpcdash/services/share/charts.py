@@ -26,7 +26,7 @@ _BLOCK = "█"
 
 
 def outcome_figures(outcome: PolicyResult) -> dict[str, Any]:
-    """The figures of an outcome; times in seconds, waits to the first start."""
+    """Return the figures of an outcome; times in seconds, waits until the first start."""
     return {
         "name": outcome.name,
         "nodes": outcome.nodes,
@@ -54,93 +54,95 @@ def outcome_figures(outcome: PolicyResult) -> dict[str, Any]:
 
 
 def draw_outcomes(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
-    """Outcomes of one trace beside each other, in lines of `width` cells."""
-    lines = _figures(outcomes)
+    """Draw the outcomes of a trace beside each other, in lines of `width` cells."""
+    lines = _draw_figures(outcomes)
+    end = max((outcome.ended_at for outcome in outcomes), default=0.0)
     for outcome in outcomes:
-        lines += [
-            (),
-            ((f"Nodes in use: {outcome.name}", "title"),),
-            *_busy(outcome, width, _end(outcomes)),
-        ]
-    return [*lines, *_waits(outcomes, width)]
+        title = (f"Nodes in use: {outcome.name}", "title")
+        lines += [(), (title,), *_draw_nodes_in_use(outcome, width, end)]
+    return [*lines, *_draw_waits(outcomes, width)]
 
 
-def _figures(outcomes: Sequence[PolicyResult]) -> list[Line]:
-    rows = [
-        ("Utilisation", [percent(one.utilisation(), 1.0) or "-" for one in outcomes]),
-        ("All done after", [format_wait(one.ended_at) or "-" for one in outcomes]),
-        ("Node hours worked", [format_hours(one.worked) for one in outcomes]),
-        ("Node hours lost", [format_hours(one.lost) for one in outcomes]),
-        ("Loading and saving", [format_hours(one.idled) for one in outcomes]),
-        ("Interruptions", [format_count(one.interruptions) for one in outcomes]),
-        ("Not saved in time", [format_count(one.forced) for one in outcomes]),
-        ("Tasks that never run", [format_count(one.never_run) for one in outcomes]),
-    ]
-    cells = max(len(title) for title, _ in rows)
-    widths = [max(len(one.name), 8) for one in outcomes]
-    head = "  ".join(f"{one.name:>{size}}" for one, size in zip(outcomes, widths, strict=True))
-    lines: list[Line] = [((" " * cells + "  " + head, "dim"),)]
-    for title, figures in rows:
-        line = "  ".join(f"{figure:>{size}}" for figure, size in zip(figures, widths, strict=True))
-        lines.append(((f"{title:<{cells}}  ", ""), (line, "value")))
+def _draw_figures(outcomes: Sequence[PolicyResult]) -> list[Line]:
+    titles = (
+        "Utilisation",
+        "All done after",
+        "Node hours worked",
+        "Node hours lost",
+        "Loading and saving",
+        "Interruptions",
+        "Not saved in time",
+        "Tasks that never run",
+    )
+    columns = []
+    for outcome in outcomes:
+        figures = (
+            percent(outcome.utilisation(), 1.0) or "-",
+            format_wait(outcome.ended_at) or "-",
+            format_hours(outcome.worked),
+            format_hours(outcome.lost),
+            format_hours(outcome.idled),
+            format_count(outcome.interruptions),
+            format_count(outcome.forced),
+            format_count(outcome.never_run),
+        )
+        width = max(len(outcome.name), 8)
+        columns.append([f"{figure:>{width}}" for figure in (outcome.name, *figures)])
+    heading, *rows = ["  ".join(cells) for cells in zip(*columns, strict=True)]
+    title_width = max(map(len, titles))
+    lines: list[Line] = [((" " * title_width + "  " + heading, "dim"),)]
+    for title, row in zip(titles, rows, strict=True):
+        lines.append(((f"{title:<{title_width}}  ", ""), (row, "value")))
     return lines
 
 
-def _end(outcomes: Sequence[PolicyResult]) -> float:
-    return max((one.ended_at for one in outcomes), default=0.0)
-
-
-def _busy(outcome: PolicyResult, width: int, end: float) -> list[Line]:
-    """A column for each piece of time, as high as the nodes in use on average."""
+def _draw_nodes_in_use(outcome: PolicyResult, width: int, end: float) -> list[Line]:
+    """Draw a column for each interval, as high as the average number of nodes in use."""
     label = f"{outcome.nodes} "
     columns = max(10, width - len(label) - 1)
     if end <= 0 or not outcome.busy:
         return [(("nothing ran", "dim"),)]
     edges = np.linspace(0.0, end, columns + 1)
-    times = np.array([at for at, _ in outcome.busy])
+    times = np.array([time for time, _ in outcome.busy])
     nodes = np.array([busy for _, busy in outcome.busy], dtype=float)
-    # Node-seconds up to a moment; of steps that is linear between them.
-    held = np.concatenate([[0.0], np.cumsum(nodes[:-1] * np.diff(times))])
-    upto = np.interp(edges, times, held, left=0.0)
+    # Cumulative node-seconds, which are linear between two steps.
+    cumulative = np.concatenate([[0.0], np.cumsum(nodes[:-1] * np.diff(times))])
+    node_seconds = np.interp(edges, times, cumulative, left=0.0)
     after = edges > times[-1]
-    upto[after] = held[-1] + nodes[-1] * (edges[after] - times[-1])
-    mean = np.diff(upto) / np.diff(edges)
+    node_seconds[after] = cumulative[-1] + nodes[-1] * (edges[after] - times[-1])
+    mean = np.diff(node_seconds) / np.diff(edges)
     heights = np.maximum(np.rint(mean / outcome.nodes * _ROWS), mean > 0).astype(int)
 
     def build(plot: Any) -> None:
-        cells = [(at, row) for at, height in enumerate(heights) for row in range(height)]
+        cells = [(column, row) for column, height in enumerate(heights) for row in range(height)]
         if cells:
-            plot.scatter([at for at, _ in cells], [row for _, row in cells], marker=_BLOCK, color=1)
+            xs, ys = zip(*cells, strict=True)
+            plot.scatter(xs, ys, marker=_BLOCK, color=1)
         plot.xlim(0, columns - 1)
         plot.ylim(0, _ROWS - 1)
         plot.xticks([])
         plot.yticks([0, _ROWS - 1], ["0 ".rjust(len(label)), label])
 
-    drawn = draw_plot(build, columns + len(label), _ROWS, {1: "bar"})
-    ends = counted(max(1, round(end / _DAY)), "day") if end >= _DAY else format_wait(end)
-    axis = " " * len(label) + "0" + ends.rjust(columns - 1)
-    return [*drawn, ((axis, "dim"),)]
+    plot = draw_plot(build, columns + len(label), _ROWS, {1: "bar"})
+    last = counted(max(1, round(end / _DAY)), "day") if end >= _DAY else format_wait(end)
+    axis = " " * len(label) + "0" + last.rjust(columns - 1)
+    return [*plot, ((axis, "dim"),)]
 
 
-def _waits(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
-    """The median wait of each priority under each rule, and the time within which 95 % of its tasks
-    started.
-    """
+def _draw_waits(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
+    """Draw each priority's median wait in each outcome, with the 95th percentile."""
     lines: list[Line] = []
-    cells = max(len(one.name) for one in outcomes)
-    bar_cells = max(8, min(40, width - cells - 36))
+    name_width = max(len(outcome.name) for outcome in outcomes)
+    bar_width = max(8, min(40, width - name_width - 36))
     for priority in (*LEVELS, Priority.AUTO):
-        known = [(one, waits) for one in outcomes if (waits := one.waits.get(priority))]
+        known = [outcome for outcome in outcomes if outcome.waits.get(priority)]
         if not known:
             continue
-        medians = np.array([np.median(waits) for _, waits in known])
+        medians = np.array([np.median(outcome.waits[priority]) for outcome in known])
+        bars = draw_bars(medians, bar_width)
         lines.append(((f"  {priority.name}", "value"),))
-        for (one, waits), median, bar in zip(
-            known, medians, draw_bars(medians, bar_cells), strict=True
-        ):
-            figures = (
-                f"  {format_wait(float(median)):>8}  95% within "
-                f"{format_wait(float(np.percentile(waits, 95)))}"
-            )
-            lines.append(((f"    {one.name:<{cells}}  ", ""), *bar, (figures, "")))
+        for outcome, median, bar in zip(known, medians, bars, strict=True):
+            p95 = format_wait(float(np.percentile(outcome.waits[priority], 95)))
+            figures = f"  {format_wait(float(median)):>8}  95% within {p95}"
+            lines.append(((f"    {outcome.name:<{name_width}}  ", ""), *bar, (figures, "")))
     return [(), (("Wait for the first start, median", "title"),), *lines] if lines else []

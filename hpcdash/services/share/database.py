@@ -1,6 +1,4 @@
-"""share.db: the tasks and runs of one shared pool, which only its coordinator's account can
-open.
-"""
+"""share.db: the tasks and runs of one shared pool, open to its coordinator's account alone."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ NAME = "share.db"
 _LOCK = "share.lock"
 UNFINISHED = ("waiting", "starting", "running", "suspending", "paused")
 WITH_NODES = ("starting", "running", "suspending")
-# How a run ended that was interrupted for another: its task had saved, was too slow to, or did not
-# answer.
+# Ends of a run that was interrupted for another: its task had saved, was too slow to save, or did
+# not respond.
 INTERRUPTED = ("suspended", "slow", "ignored")
-LEASE_SECONDS = 60.0
+_LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
-# Of one query.
+# In one query.
 _MAX_VALUES = 500
-SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,
     holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL);
@@ -50,14 +48,6 @@ CREATE TABLE runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT N
 CREATE INDEX tasks_by_state ON tasks (state, submitted_at, number);
 CREATE INDEX tasks_by_age ON tasks (submitted_at, number)
 """
-COLUMNS = (
-    "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, "
-    "above_normal_seconds, demoted, suspended, asked_at, retry_at, labels, gone_since"
-)
-
-
-# Number, level, start, end, how it ended.
-RunRow = tuple[int, Priority, float | None, float | None, str]
 
 
 class PoolHeld(HpcdashError):
@@ -65,13 +55,13 @@ class PoolHeld(HpcdashError):
 
 
 class StoredTask(Struct, frozen=True):
-    """One row of `tasks`.
+    """Row of `tasks`; times in epoch seconds.
 
     `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or
-    unknown. `level` and `since` are of the present run, `asked_at` is when it was told to suspend,
-    and it is not started before `retry_at`; `gone_since` is when its job was first seen to have
-    left the queue, with no history yet of how it ended; epoch seconds. `words` say why it is
-    refused, ended, or did not start. `labels` are as domain/share.py writes them.
+    unknown. `reason`: why it was refused, cancelled, or did not start. `level` and `since` are of
+    the present run; `requested_at` is when it was requested to suspend. It is not started before
+    `retry_at`. `gone_since`: when its job was first missing from the queue and the history.
+    `labels` are as domain/share.py formats them.
     """
 
     id: str
@@ -83,13 +73,13 @@ class StoredTask(Struct, frozen=True):
     submitted_at: float
     folder: str
     state: str
-    words: str
-    level: int | None
-    since: float | None
-    above_normal_seconds: float
-    demoted: int
-    suspended: int
-    asked_at: float | None
+    reason: str = ""
+    level: int | None = None
+    since: float | None = None
+    above_normal_seconds: float = 0.0
+    demoted: int = 0
+    suspended: int = 0
+    requested_at: float | None = None
     retry_at: float = 0.0
     labels: str = ""
     gone_since: float | None = None
@@ -103,18 +93,38 @@ class StoredTask(Struct, frozen=True):
             self.nodes,
             Priority(self.priority),
             (self.submitted_at, self.number),
-            self.above_normal_seconds,
-            bool(self.demoted),
+            above_normal_seconds=self.above_normal_seconds,
+            demoted=bool(self.demoted),
         )
 
     @property
+    def running_level(self) -> Priority:
+        """Priority that the task has nodes at."""
+        return Priority.NORMAL if self.level is None else Priority(self.level)
+
+    @property
     def running_task(self) -> RunningTask:
-        level = Priority.NORMAL if self.level is None else Priority(self.level)
-        return RunningTask(self.pool_task, level, self.since or 0.0)
+        return RunningTask(self.pool_task, self.running_level, self.since or 0.0)
+
+
+_RENAMED = {"reason": "words", "requested_at": "asked_at"}
+# Columns of `tasks` by the fields of StoredTask.
+_COLUMNS = {name: _RENAMED.get(name, name) for name in StoredTask.__struct_fields__}
+_TASKS = f"SELECT {', '.join(_COLUMNS.values())} FROM tasks"
+
+
+class StoredRun(Struct, frozen=True):
+    """Row of `runs`: `number` counts from 1 by task, `how` says how it ended ('': not yet)."""
+
+    number: int
+    level: int
+    started_at: float | None
+    ended_at: float | None
+    how: str
 
 
 class ShareDatabase:
-    """The pool's file in a folder of its own. Reads need no lease; `writing` does."""
+    """Database of a pool in a folder of its own; `writing` needs the lease, reading does not."""
 
     def __init__(self, folder: Path) -> None:
         make_private(folder, "HPCDASH_STATE")
@@ -126,57 +136,60 @@ class ShareDatabase:
         try:
             self._connection = connect(self.path, wait_seconds=_BUSY_SECONDS)
             self._connection.execute("PRAGMA synchronous = FULL")
-            version = create_schema(self._connection, _SCHEMA, SCHEMA_VERSION)
+            version = create_schema(self._connection, _SCHEMA, _SCHEMA_VERSION)
         except (OSError, sqlite3.Error) as error:
             raise HpcdashError(
                 f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?"
             ) from error
-        if version != SCHEMA_VERSION:
+        if version != _SCHEMA_VERSION:
             raise HpcdashError(
                 f"{self.path} was written by another version of hpcdash (schema {version}, this "
-                f"one reads {SCHEMA_VERSION})",
+                f"one reads {_SCHEMA_VERSION})",
                 "Use that version, or move the file away: the pool then starts without history.",
             )
 
     def acquire(self, now: float) -> None:
-        """Take the pool's lease; raises PoolHeld, which says who has it.
+        """Acquire the pool's lease; raises PoolHeld, which names its holder.
 
-        A coordinator of this host that is gone has left its lock: its lease is taken over at once,
-        another host's when it is over.
+        The lease of a dead coordinator on this host is taken over at once, as its lock is free;
+        that of another host once it has expired.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         lock = os.open(self.path.with_name(_LOCK), flags, 0o600)
         host = socket.gethostname()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_free = True
+            is_locked = True
         except BlockingIOError:
-            is_free = False
-        holder, holder_host, expires_at = self.holder() or ("another process", host, 0.0)
-        if not is_free or (holder_host != host and expires_at > now):
+            is_locked = False
+        [foreign_leases] = self._connection.execute(
+            "SELECT count(*) FROM lease WHERE host != ? AND expires_at > ?", (host, now)
+        ).fetchone()
+        if not is_locked or foreign_leases:
             os.close(lock)
             raise PoolHeld(
-                f"this pool has a coordinator: {holder}",
+                f"this pool has a coordinator: {self.holder() or 'another process'}",
                 "A pool has one coordinator at a time; this one can start once the other has "
                 "ended.",
             )
-        self._lock, self._token = lock, secrets.token_hex(8)
+        self._lock = lock
+        self._token = secrets.token_hex(8)
         self._connection.execute(
             "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
-            (self._token, f"process {os.getpid()} on {host}", host, now + LEASE_SECONDS),
+            (self._token, f"process {os.getpid()} on {host}", host, now + _LEASE_SECONDS),
         )
 
-    def holder(self) -> tuple[str, str, float] | None:
-        """(who, on which host, until when) has the lease; None where nobody ever had it."""
-        rows = self._connection.execute("SELECT holder, host, expires_at FROM lease").fetchall()
-        return rows[0] if rows else None
+    def holder(self) -> str:
+        """Return the process and the host that last had the lease; '' for none."""
+        rows = self._connection.execute("SELECT holder FROM lease").fetchall()
+        return str(rows[0][0]) if rows else ""
 
     def keep_lease(self, now: float) -> None:
-        """Renew the lease where a third of it is over; raises PoolHeld where another coordinator
-        has taken it.
+        """Renew the lease if a third of it has passed; raises PoolHeld if another coordinator has
+        it.
         """
         [(token, expires_at)] = self._connection.execute("SELECT token, expires_at FROM lease")
-        if token != self._token or expires_at < now + LEASE_SECONDS * 2 / 3:
+        if token != self._token or expires_at < now + _LEASE_SECONDS * 2 / 3:
             with self.writing(now):
                 pass
 
@@ -191,60 +204,68 @@ class ShareDatabase:
 
     @contextmanager
     def writing(self, now: float) -> Iterator[None]:
-        """A transaction that is all done or not at all, and renews the lease; raises PoolHeld where
-        that was taken.
-        """
+        """Open a transaction that also renews the lease; raises PoolHeld if another has it."""
         with transaction(self._connection):
             renewed = self.change(
-                "UPDATE lease SET expires_at = ? WHERE token = ?", now + LEASE_SECONDS, self._token
+                "UPDATE lease SET expires_at = ? WHERE token = ?", now + _LEASE_SECONDS, self._token
             )
             if not renewed:
-                raise PoolHeld(
-                    f"this pool was taken over: {(self.holder() or ('',))[0]}",
-                    "This one has ended.",
-                )
+                raise PoolHeld(f"this pool was taken over: {self.holder()}", "This one has ended.")
             yield
 
     def change(self, sql: str, *values: Any) -> int:
+        """Execute a statement and return the number of changed rows."""
         return self._connection.execute(sql, values).rowcount
 
+    def task(self, job_id: str) -> StoredTask:
+        """Return the task of a job, which must exist."""
+        [task] = self.tasks("id = ?", job_id)
+        return task
+
     def tasks(self, where: str = "1", *values: Any) -> list[StoredTask]:
+        """Return the tasks that a condition selects, in their order of submission."""
         rows = self._connection.execute(
-            f"SELECT {COLUMNS} FROM tasks WHERE {where} ORDER BY submitted_at, number", values
+            f"{_TASKS} WHERE {where} ORDER BY submitted_at, number", values
         )
         return [StoredTask(*row) for row in rows]
+
+    def unfinished_tasks(self) -> list[StoredTask]:
+        return self.tasks_in_states(*UNFINISHED)
+
+    def tasks_in_states(self, *states: str) -> list[StoredTask]:
+        return self.tasks(f"state IN {_placeholders(states)}", *states)
 
     def find_tasks(self, job_ids: Iterable[str]) -> list[StoredTask]:
-        """Return the tasks of some jobs, in the order in which they came."""
+        """Return the tasks of some jobs, in their order of submission."""
         ids = list(job_ids)
-        found = []
+        tasks = []
         for start in range(0, len(ids), _MAX_VALUES):
-            some = ids[start : start + _MAX_VALUES]
-            found += self.tasks(f"id IN ({','.join('?' * len(some))})", *some)
-        return sorted(found, key=lambda task: (task.submitted_at, task.number))
+            batch = ids[start : start + _MAX_VALUES]
+            tasks += self.tasks(f"id IN {_placeholders(batch)}", *batch)
+        return sorted(tasks, key=lambda task: (task.submitted_at, task.number))
 
-    def ended_tasks(self, most: int) -> list[StoredTask]:
-        """Return the `most` ended tasks that came last."""
+    def finished_tasks(self, limit: int) -> list[StoredTask]:
+        """Return the finished tasks that were submitted last, the newest first."""
         rows = self._connection.execute(
-            f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)} ORDER BY submitted_at "
-            "DESC, number DESC LIMIT ?",
-            (*UNFINISHED, most),
+            f"{_TASKS} WHERE state NOT IN {_placeholders(UNFINISHED)} "
+            "ORDER BY submitted_at DESC, number DESC LIMIT ?",
+            (*UNFINISHED, limit),
         )
         return [StoredTask(*row) for row in rows]
 
-    def task_runs(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
-        """The last runs of some tasks, at most so many of each."""
-        found: dict[str, list[RunRow]] = {}
-        for start in range(0, len(tasks), _MAX_VALUES):
-            some = tasks[start : start + _MAX_VALUES]
+    def task_runs(self, job_ids: Sequence[str], limit: int) -> dict[str, list[StoredRun]]:
+        """Return the last runs of tasks by job, at most `limit` of each."""
+        runs: dict[str, list[StoredRun]] = {}
+        for start in range(0, len(job_ids), _MAX_VALUES):
+            batch = job_ids[start : start + _MAX_VALUES]
             rows = self._connection.execute(
-                "SELECT task, run, level, started_at, ended_at, how FROM runs WHERE task IN "
-                f"({','.join('?' * len(some))}) ORDER BY task, run",
-                some,
+                "SELECT task, run, level, started_at, ended_at, how FROM runs "
+                f"WHERE task IN {_placeholders(batch)} ORDER BY task, run",
+                batch,
             )
-            for task, run, level, began, ended, how in rows:
-                found.setdefault(task, []).append((run, Priority(level), began, ended, how))
-        return {task: runs[-most:] for task, runs in found.items()}
+            for job_id, *values in rows:
+                runs.setdefault(job_id, []).append(StoredRun(*values))
+        return {job_id: task_runs[-limit:] for job_id, task_runs in runs.items()}
 
     @property
     def changes(self) -> int:
@@ -253,63 +274,59 @@ class ShareDatabase:
 
     # -- statements inside `writing`
 
-    def move(self, running: RunningTask) -> None:
-        """Note that a running task goes on at another level."""
-        self.alter(running.task.id, level_columns(running))
-
-    def alter(self, task: str, changes: Mapping[str, object]) -> None:
-        """Change columns of a task, by their names."""
-        names = ", ".join(f"{name} = ?" for name in changes)
-        self.change(f"UPDATE tasks SET {names} WHERE id = ?", *changes.values(), task)
+    def update(self, job_id: str, changes: Mapping[str, object]) -> None:
+        """Change fields of a task."""
+        columns = ", ".join(f"{_COLUMNS[name]} = ?" for name in changes)
+        self.change(f"UPDATE tasks SET {columns} WHERE id = ?", *changes.values(), job_id)
 
     def add(self, task: StoredTask) -> None:
-        marks = ",".join("?" * len(StoredTask.__struct_fields__))
-        values: Sequence[Any] = [getattr(task, name) for name in StoredTask.__struct_fields__]
-        self.change(f"INSERT INTO tasks ({COLUMNS}) VALUES ({marks})", *values)
-
-    def remove(self, task: str) -> None:
-        self.change("DELETE FROM tasks WHERE id = ?", task)
-        self.change("DELETE FROM runs WHERE task = ?", task)
-
-    def begin(self, task: str, level: Priority, now: float) -> None:
-        """Note that a task is to be started."""
+        values = [getattr(task, name) for name in _COLUMNS]
         self.change(
-            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL, words = "
-            "'' WHERE id = ?",
-            level,
-            now,
-            task,
+            f"INSERT INTO tasks ({', '.join(_COLUMNS.values())}) VALUES {_placeholders(values)}",
+            *values,
         )
+
+    def remove(self, job_id: str) -> None:
+        self.change("DELETE FROM tasks WHERE id = ?", job_id)
+        self.change("DELETE FROM runs WHERE task = ?", job_id)
+
+    def begin_run(self, job_id: str, level: Priority, now: float) -> None:
+        """Record that a task is to be started."""
+        changes = {"state": "starting", "level": level, "since": now, "reason": ""}
+        self.update(job_id, {**changes, "requested_at": None})
         self.change(
             "INSERT INTO runs (task, run, level) SELECT ?, coalesce(max(run), 0) + 1, ? FROM runs "
             "WHERE task = ?",
-            task,
+            job_id,
             level,
-            task,
+            job_id,
         )
 
-    def withdraw(self, task: StoredTask, text: str, retry_at: float) -> None:
-        """Note that a task did not start, and waits again."""
+    def start_run(self, job_id: str, started_at: float) -> None:
+        """Record that a task which was to be started runs."""
+        self.update(job_id, {"state": "running", "reason": ""})
         self.change(
-            "UPDATE tasks SET state = 'waiting', level = NULL, since = NULL, words = ?, retry_at = "
-            "? WHERE id = ?",
-            text,
-            retry_at,
-            task.id,
+            "UPDATE runs SET started_at = ? WHERE task = ? AND ended_at IS NULL", started_at, job_id
         )
+
+    def withdraw_run(self, job_id: str, reason: str, retry_at: float) -> None:
+        """Record that a task did not start, and waits again."""
+        changes = {"state": "waiting", "level": None, "since": None}
+        self.update(job_id, {**changes, "reason": reason, "retry_at": retry_at})
         self.change(
-            "DELETE FROM runs WHERE task = ? AND started_at IS NULL AND ended_at IS NULL", task.id
+            "DELETE FROM runs WHERE task = ? AND started_at IS NULL AND ended_at IS NULL", job_id
         )
 
     def end_run(self, task: StoredTask, state: str, now: float, how: str) -> None:
-        """Note that a task has no nodes any more: it waits again, or has ended."""
-        self.change(
-            "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = "
-            "suspended + ?, above_normal_seconds = ? WHERE id = ?",
-            state,
-            int(state == "waiting"),
-            task.running_task.above_normal_seconds(now),
+        """Record that a task has no nodes any more: it waits again, or has finished."""
+        changes = {"state": state, "level": None, "since": None, "requested_at": None}
+        self.update(
             task.id,
+            {
+                **changes,
+                "suspended": task.suspended + (state == "waiting"),
+                "above_normal_seconds": task.running_task.above_normal_seconds(now),
+            },
         )
         self.change(
             "UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL",
@@ -319,36 +336,37 @@ class ShareDatabase:
         )
 
 
+def _placeholders(values: Sequence[object]) -> str:
+    """Return an SQL list of placeholders for values: `(?,?)`."""
+    return f"({','.join('?' * len(values))})"
+
+
 def _require_plain(file: Path) -> None:
-    """Raises HpcdashError where a file of the pool's is there and is no regular file of this
-    account's alone.
+    """Raise HpcdashError if a file of the pool exists and is not a regular file of this account
+    alone.
     """
     try:
-        found = os.lstat(file)
+        status = os.lstat(file)
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+    if not is_own_file(status):
         raise HpcdashError(
             f"{file} is a link, or not this account's own file",
             "Move it aside, and find out who put it there.",
         )
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         file.chmod(0o600)
 
 
-def level_columns(running: RunningTask) -> dict[str, Any]:
-    """The columns that a running task's level is kept in."""
+def is_own_file(status: os.stat_result) -> bool:
+    """Whether a file is a regular file of this account under one name."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+
+
+def level_changes(running: RunningTask) -> dict[str, Any]:
+    """Return the fields of a task that has moved to another level."""
     return {
         "level": int(running.level),
         "since": running.since,
         "above_normal_seconds": running.task.above_normal_seconds,
     }
-
-
-def in_states(states: tuple[str, ...]) -> str:
-    """A condition on `tasks` that takes the states as its values."""
-    return f"state IN ({','.join('?' * len(states))})"
-
-
-def unfinished_tasks(database: ShareDatabase) -> list[StoredTask]:
-    return database.tasks(in_states(UNFINISHED), *UNFINISHED)

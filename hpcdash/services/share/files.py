@@ -1,8 +1,7 @@
-"""The files in a task's launch folder by which its coordinator and its training speak, read and
-written as its owner.
+"""Files in a task's launch folder by which its coordinator and its training communicate.
 
-The folder is named by a job's comment, which may be anybody's word: nothing is written but as the
-job's owner, who could write there anyway.
+The folder comes from a job's comment, which any user may have written: the files are written as the
+job's owner alone, who could write there anyway.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.errors import HpcdashError
 from hpcdash.job.aside import Aside
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
+from hpcdash.services.share.database import is_own_file
 from hpcdash.services.submit.sudoers import NOTHING_THERE, PLAIN_NAME, program_argv
 from hpcdash.transport.base import CommandResult, Transport
 
@@ -29,18 +29,18 @@ _READY = f"{SUSPEND_NAME}{READY_SUFFIX}"
 _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
 OWN_LIMIT_SECONDS = 2.0
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 # A missing file, a link, a folder, a FIFO without a reader: a later write fails too.
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
-# What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
-_FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
+# Root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
+_STAT_LINE = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
 
 
 class TaskFiles:
-    """Files of one task: `folder` is absolute, '' if it has none.
+    """Files of one task in an absolute `folder`; '' if it has none.
 
-    `account` is the owner unless it is the coordinator's own account. Then root's `program` there
-    writes, in launches of `storage_root` alone: the training of any other is not reached, and
+    `account`: the task's owner; '' for the coordinator's own account. Another account's files are
+    written by root's `program`, in launches of `storage_root` alone: a training elsewhere is
     suspended without a warning.
     """
 
@@ -59,7 +59,7 @@ class TaskFiles:
         self._program = program
         self._aside = Aside()
         root, _, self._launch = folder.rpartition("/")
-        # Why no training is reached; '' where it is.
+        # The reason that no training is reached; '' if one is.
         self.unreached = ""
         if not folder:
             self.unreached = "it has no launch folder"
@@ -70,15 +70,15 @@ class TaskFiles:
         elif account and not ACCOUNT_NAME.fullmatch(account):
             self.unreached = "sudo takes no such login name"
 
-    async def tell(self) -> bool | None:
-        """Write the suspend command; whether it is there.
+    async def request_suspend(self) -> bool | None:
+        """Write the suspend command and return whether that succeeded.
 
-        None: no training of this folder can ever be told.
+        None if no training of this folder can ever receive it.
         """
         return await self._write(SUSPEND_NAME, b"suspend\n")
 
     async def clear(self) -> bool:
-        """Take the command of the run before and its answers away; whether none is left."""
+        """Remove the last run's suspend command and its answers; return whether none is left."""
         if self.unreached:
             return True
         if not self._account:
@@ -93,37 +93,34 @@ class TaskFiles:
         return bool(await self._write(SUSPEND_NAME, b"")) or not await self.is_ready()
 
     async def is_ready(self) -> bool:
-        """Whether the training has saved, and waits to be ended."""
+        """Whether the training has saved, and waits for its end."""
         return await self._has_text(_READY)
 
     async def seen_at(self) -> float | None:
         """Return when the training received the command, in epoch seconds; None if it did not."""
-        found = await self.stat(_SEEN)
-        return float(found[1]) if found and found[0] else None
+        size, modified_at = await self.stat(_SEEN) or (0, 0)
+        return float(modified_at) if size else None
 
     async def _has_text(self, name: str) -> bool:
-        return ((await self.stat(name)) or (0, 0))[0] > 0
+        size, _ = await self.stat(name) or (0, 0)
+        return size > 0
 
     async def stat(self, name: str) -> tuple[int, int] | None:
-        """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be
-        seen.
+        """Return the size in bytes and the modification time in epoch seconds of a regular file.
+
+        None if it cannot be read.
         """
         if self.unreached:
             return None
         if not self._account:
             try:
-                found = await self._on_disk(partial(_stat, self._folder, name))
+                status = await self._on_disk(partial(_stat, self._folder, name))
             except OSError:
                 return None
-            return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
-        reported = await self._run("read", name, "end", "0")
-        if (
-            reported is None
-            or reported.status != 0
-            or (message := _FOUND.match(reported.stdout)) is None
-        ):
-            return None
-        return int(message[1]), int(message[2])
+            return (status.st_size, int(status.st_mtime)) if stat.S_ISREG(status.st_mode) else None
+        result = await self._run("read", name, "end", "0")
+        match = _STAT_LINE.match(result.stdout) if result and result.status == 0 else None
+        return (int(match[1]), int(match[2])) if match else None
 
     async def _write(self, name: str, content: bytes) -> bool | None:
         """Write a file and return whether that succeeded; None if there is no such file."""
@@ -132,39 +129,42 @@ class TaskFiles:
         if self._account:
             # Only a file made at the submission is written to: a folder without it has no training
             # that checks it.
-            seen = await self._run("read", name, "end", "0")
-            if seen is None or seen.status == NOTHING_THERE:
-                return False if seen is None else None
-            reported = await self._run("write", name, stdin=content)
-            return reported is not None and reported.status == 0
+            result = await self._run("read", name, "end", "0")
+            if result is not None and result.status == NOTHING_THERE:
+                return None
+            if result is not None:
+                result = await self._run("write", name, stdin=content)
+            return result is not None and result.status == 0
         try:
             return await self._on_disk(partial(_write_own, f"{self._folder}/{name}", content))
         except OSError:
             return False
 
     async def modified_at(self, path: str) -> float | None:
-        """Return when the account's own file outside the folder was changed, in epoch seconds.
+        """Return when a file of the coordinator's account was changed, in epoch seconds.
 
-        None if that cannot be read.
+        None if it cannot be read, or for a task of another account.
         """
+        if self._account:
+            return None
         try:
-            return None if self._account else (await self._on_disk(partial(os.stat, path))).st_mtime
+            return (await self._on_disk(partial(os.stat, path))).st_mtime
         except OSError:
             return None
 
-    async def _on_disk(self, call: Callable[[], _Found]) -> _Found:
+    async def _on_disk(self, call: Callable[[], _Result]) -> _Result:
         """Run a call on the account's own files and return its result.
 
         Raises OSError, also if their disk does not respond. Such a call blocks this task alone,
         until it returns.
         """
-        found = await asyncio.to_thread(
+        answer = await asyncio.to_thread(
             self._aside.answer, lambda: (call, call()), OWN_LIMIT_SECONDS, None
         )
         # The answer may be that of an earlier call.
-        if found is None or found[0] is not call:
+        if answer is None or answer[0] is not call:
             raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        return cast("_Found", found[1])
+        return cast("_Result", answer[1])
 
     async def _run(
         self, verb: str, *arguments: str, stdin: bytes | None = None
@@ -178,22 +178,21 @@ class TaskFiles:
 
 def _stat(folder: str, name: str) -> os.stat_result:
     # A network file system caches missing names until the folder is reopened.
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return os.stat(name, dir_fd=held, follow_symlinks=False)
+        return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _write_own(path: str, content: bytes) -> bool | None:
-    """Write to a file that is there and the account's own; None where it is neither."""
+    """Write to an existing file of this account alone; return None if there is none."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         return None if error.errno in _NO_FILE else False
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        if not is_own_file(os.fstat(file)):
             return None
         os.ftruncate(file, 0)
         os.write(file, content)

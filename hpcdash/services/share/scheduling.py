@@ -1,7 +1,5 @@
 """The rules of a shared pool: which tasks run, which are suspended for them, and which are refused.
 
-Pure.
-
 A pool's tasks are ordered by priority, then first come first served. Quotas limit how many nodes a
 user has at once at each priority. No task starts before one that is ahead of it and waits only for
 nodes. A running task is suspended when one ahead of it can start on its nodes.
@@ -21,15 +19,15 @@ from hpcdash.domain.share import EVERYONE, LEVELS, Priority
 from hpcdash.domain.text import counted
 
 DEMOTE_AFTER_SECONDS = 1800.0
-# When a task came, and its number among those that came then.
+# Submission of a task in epoch seconds, and its number among those of the same time.
 Place = tuple[float, int]
 
 
 class PoolTask(Struct, frozen=True):
     """One task of a pool, for `nodes` whole nodes.
 
-    `above_normal_seconds` is how long it ran at ABOVE_NORMAL in earlier runs; `demoted`: long
-    enough to be NORMAL now.
+    `above_normal_seconds`: its time at ABOVE_NORMAL in earlier runs; `demoted`: long enough to be
+    NORMAL now.
     """
 
     id: str
@@ -42,16 +40,15 @@ class PoolTask(Struct, frozen=True):
 
     @property
     def level(self) -> Priority:
-        """The priority it is ordered by; AUTO where that depends on the quota left."""
+        """Priority it is ordered by; AUTO if that depends on the quota left."""
         is_lowered = self.demoted and self.priority == Priority.ABOVE_NORMAL
         return Priority.NORMAL if is_lowered else self.priority
 
 
 class RunningTask(Struct, frozen=True):
-    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it
-    has them.
+    """A task with nodes: the level it runs at, and since when (epoch seconds).
 
-    One that its owner, or its demotion, gave another level has its place among those of that level
+    If its owner or its demotion changed its level, it has its place among the tasks of that level
     since then.
     """
 
@@ -75,43 +72,44 @@ class RunningTask(Struct, frozen=True):
 
         Of the time since `since` only that at ABOVE_NORMAL counts.
         """
-        counted = self.above_normal_seconds(now)
+        seconds = self.above_normal_seconds(now)
         if level == Priority.ABOVE_NORMAL:
-            counted -= now - since
-        return RunningTask(replace(self.task, above_normal_seconds=counted), level, since)
+            seconds -= now - since
+        return RunningTask(replace(self.task, above_normal_seconds=seconds), level, since)
 
 
 class Quotas(Struct, frozen=True):
-    """The most nodes at once by (user, level); EVERYONE's are for each user without one at that
-    level.
+    """The most nodes at once by (user, level); EVERYONE's are for each user without a quota of
+    their own at that level.
     """
 
     nodes: Mapping[tuple[str, Priority], int]
 
-    def of(self, user: str, level: Priority) -> int:
-        found = self.nodes.get((user, level))
-        return self.nodes.get((EVERYONE, level), 0) if found is None else found
+    def limit(self, user: str, level: Priority) -> int:
+        limit = self.nodes.get((user, level))
+        return self.nodes.get((EVERYONE, level), 0) if limit is None else limit
 
     def levels(self, task: PoolTask) -> Iterator[Priority]:
-        """The levels at which a task could ever run, the highest first."""
+        """Yield the levels at which a task could ever run, the highest first."""
         for level in LEVELS if task.level == Priority.AUTO else (task.level,):
-            if task.nodes <= self.of(task.user, level) and not (
+            if task.nodes <= self.limit(task.user, level) and not (
                 task.demoted and level == Priority.ABOVE_NORMAL
             ):
                 yield level
 
 
-# What waits, by user and level; each in the order of its places.
+# Waiting tasks by user and level, each list in the order of their places.
 Waiting = Mapping[tuple[str, Priority], Sequence[PoolTask]]
 
 
 class Decision(Struct, frozen=True):
-    """Decision on the tasks of a pool now.
+    """Decision on the tasks of a pool.
 
-    `suspend` has to give up its nodes. `start` may start at once, each at its level; `next` starts,
-    in this order, when the nodes and the quota that are being freed are free. `levels` are those of
-    the running tasks that continue. `blocker` is the first task that waits for nodes nobody behind
-    it could free; those in `out_of_quota` wait for nodes of the same user and level.
+    Tasks in `suspend` have to give up their nodes. Tasks in `start` may start at once, each at its
+    level; tasks in `next`, in this order, when the nodes and the quota being freed are free.
+    `levels`: of the running tasks that continue, by task. `blocker`: the first task that waits for
+    nodes which no task behind it could free. `out_of_quota`: users and levels whose quota is used
+    up.
     """
 
     suspend: tuple[PoolTask, ...] = ()
@@ -123,7 +121,7 @@ class Decision(Struct, frozen=True):
 
 
 def queue_up(tasks: Iterable[PoolTask]) -> dict[tuple[str, Priority], list[PoolTask]]:
-    """Waiting tasks as `decide` takes them."""
+    """Group waiting tasks for `decide`."""
     lines: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
     for task in sorted(tasks, key=lambda task: task.place):
         lines[task.user, task.level].append(task)
@@ -141,9 +139,9 @@ def decide(
 ) -> Decision:
     """Decide which tasks to suspend and to start.
 
-    `capacity` counts every usable node of the pool, including those being freed; `free` are idle
-    now. Tasks being suspended are `leaving`, in neither `running` nor `waiting`: their quota is
-    available again once they have left.
+    `capacity`: all usable nodes of the pool, including those being freed. `free`: idle nodes.
+    `leaving`: tasks being suspended, in neither `running` nor `waiting`; their quota is available
+    again once they have left.
     """
     lines = _lines(running, waiting, quotas)
     heap = [
@@ -162,7 +160,7 @@ def decide(
     while heap:
         (_, _, task, level, is_running), number = heap[0]
         key = (task.user, level)
-        has_quota = used[key] + task.nodes <= quotas.of(*key)
+        has_quota = used[key] + task.nodes <= quotas.limit(*key)
         if not has_quota:
             out_of_quota.add(key)
         if has_quota and task.nodes <= capacity and (is_running or not is_blocked):
@@ -179,43 +177,46 @@ def decide(
             is_blocked = True
             blocker = (task, level)
         following = next(lines[number], None)
-        # Of a line those that wait come last, and none of them starts before the one in front of
-        # it.
+        # In a line, waiting tasks come last, and none starts before the one ahead of it.
         if following is None or not (following[-1] or (not is_blocked and key not in out_of_quota)):
             heappop(heap)
         else:
             heapreplace(heap, (following, number))
-    # What each has at once by now: nothing starts or moves up on quota that is still being freed.
+    # Present use of quota: no task starts or moves up on quota that is still being freed.
     held: dict[tuple[str, Priority], int] = defaultdict(int)
-    for one in chain(running, leaving):
-        held[one.task.user, one.level] += one.task.nodes
-    moving = [one for one in running if levels.get(one.task.id, one.level) != one.level]
-    for one in sorted(moving, key=lambda one: levels[one.task.id] - one.level):
-        key = (one.task.user, levels[one.task.id])
-        if key[1] > one.level and held[key] + one.task.nodes > quotas.of(*key):
-            levels[one.task.id] = one.level
+    for member in chain(running, leaving):
+        held[member.task.user, member.level] += member.task.nodes
+    moving = [
+        member for member in running if levels.get(member.task.id, member.level) != member.level
+    ]
+    for member in sorted(moving, key=lambda member: levels[member.task.id] - member.level):
+        task = member.task
+        key = (task.user, levels[task.id])
+        if levels[task.id] > member.level and held[key] + task.nodes > quotas.limit(*key):
+            levels[task.id] = member.level
             continue
-        held[key] += one.task.nodes
-        held[one.task.user, one.level] -= one.task.nodes
+        held[key] += task.nodes
+        held[task.user, member.level] -= task.nodes
     ready = 0
     for task, level in chosen:
         key = (task.user, level)
-        if task.nodes > free or held[key] + task.nodes > quotas.of(*key):
+        if task.nodes > free or held[key] + task.nodes > quotas.limit(*key):
             break
         free -= task.nodes
         held[key] += task.nodes
         ready += 1
     return Decision(
-        tuple(suspend),
-        tuple(chosen[:ready]),
-        tuple(chosen[ready:]),
-        levels,
-        blocker,
-        frozenset(out_of_quota),
+        suspend=tuple(suspend),
+        start=tuple(chosen[:ready]),
+        next=tuple(chosen[ready:]),
+        levels=levels,
+        blocker=blocker,
+        out_of_quota=frozenset(out_of_quota),
     )
 
 
-# The rank, level below level and then place by place; the task, its level, and whether it runs.
+# The negative level and the place, by which members are sorted; the task, its level, and whether
+# it runs.
 _Member = tuple[int, Place, PoolTask, Priority, bool]
 _Placed = tuple[PoolTask, Place]
 
@@ -223,11 +224,11 @@ _Placed = tuple[PoolTask, Place]
 def _lines(
     running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas
 ) -> list[Iterator[_Member]]:
-    """The tasks by user and level, each line in the order in which it gets nodes.
+    """Return lines of tasks by user and level, each in the order in which they get nodes.
 
-    Those that run are in front, at the first places of their line: none of them is interrupted for
-    another of it, and none loses a place when it is suspended for someone else. All lines in which
-    nothing waits are one.
+    Running tasks come first, at the first places of their line: none is interrupted for another
+    task of the line, and none loses a place when it is suspended for someone else. All lines
+    without waiting tasks are one.
     """
     runs: dict[tuple[str, Priority], list[_Placed]] = {}
     waits: dict[tuple[str, Priority], list[_Placed]] = {
@@ -236,24 +237,24 @@ def _lines(
     automatic: dict[str, list[RunningTask]] = {
         user: [] for user, level in waiting if level == Priority.AUTO
     }
-    in_order = sorted(running, key=_since)
-    for one in in_order:
-        if one.task.priority == Priority.AUTO:
-            automatic.setdefault(one.task.user, [])
-    for one in in_order:
-        if one.task.user in automatic:
-            automatic[one.task.user].append(one)
+    for member in running:
+        if member.task.priority == Priority.AUTO:
+            automatic.setdefault(member.task.user, [])
+    for member in sorted(running, key=lambda member: (member.since, member.task.place)):
+        task = member.task
+        if task.user in automatic:
+            automatic[task.user].append(member)
         else:
-            runs.setdefault((one.task.user, one.task.level), []).append((one.task, one.task.place))
-    for user, theirs in automatic.items():
+            runs.setdefault((task.user, task.level), []).append((task, task.place))
+    for user, user_runs in automatic.items():
         for task, level, place, is_running in _with_levels(
-            theirs, waiting.get((user, Priority.AUTO), ()), quotas
+            user_runs, waiting.get((user, Priority.AUTO), ()), quotas
         ):
             (runs if is_running else waits).setdefault((user, level), []).append((task, place))
     alone: list[_Member] = []
     for key, members in runs.items():
         if key not in waits:
-            places = sorted(place for _, place in members) if len(members) > 1 else [members[0][1]]
+            places = sorted(place for _, place in members)
             level = key[1]
             alone += [
                 (-level, place, task, level, True)
@@ -264,71 +265,61 @@ def _lines(
     return [
         iter(alone),
         *(
-            _line(key[1], runs.get(key, ()), some, waiting.get(key, ()))
-            for key, some in waits.items()
+            _line(key[1], runs.get(key, ()), placed, waiting.get(key, ()))
+            for key, placed in waits.items()
         ),
     ]
-
-
-def _since(one: RunningTask) -> tuple[float, Place]:
-    return one.since, one.task.place
 
 
 def _with_levels(
     runs: Sequence[RunningTask], automatic: Sequence[PoolTask], quotas: Quotas
 ) -> Iterator[tuple[PoolTask, Priority, Place, bool]]:
-    """(task, its level, its place, whether it runs) of what runs of a user, and of what waits with
-    AUTO and has quota.
+    """Yield (task, level, place, whether it runs) of a user's running tasks, then of waiting AUTO
+    tasks with quota.
 
-    The places of AUTO tasks are as those of a line: whichever of them runs has the first.
+    The places of AUTO tasks are as those of a line: the running ones have the first.
     """
     places = merge(
-        sorted(one.task.place for one in runs if one.task.level == Priority.AUTO),
+        sorted(member.task.place for member in runs if member.task.level == Priority.AUTO),
         (task.place for task in automatic),
     )
     used: dict[Priority, int] = defaultdict(int)
-    for one in runs:
-        level = one.task.level
-        place = one.task.place
+
+    def level_with_quota(task: PoolTask) -> Priority | None:
+        for level in quotas.levels(task):
+            if used[level] + task.nodes <= quotas.limit(task.user, level):
+                return level
+        return None
+
+    for member in runs:
+        level = member.task.level
+        place = member.task.place
         if level == Priority.AUTO:
-            found = _level_with_quota(one.task, used, quotas)
-            level = one.level if found is None else found
+            free_level = level_with_quota(member.task)
+            level = member.level if free_level is None else free_level
             place = next(places)
-        used[level] += one.task.nodes
-        yield one.task, level, place, True
+        used[level] += member.task.nodes
+        yield member.task, level, place, True
     for task in automatic:
-        with_quota = _level_with_quota(task, used, quotas)
-        if with_quota is None:
+        free_level = level_with_quota(task)
+        if free_level is None:
             return
-        used[with_quota] += task.nodes
-        yield task, with_quota, next(places), False
-
-
-def _level_with_quota(
-    task: PoolTask, used: Mapping[Priority, int], quotas: Quotas
-) -> Priority | None:
-    return next(
-        (
-            one
-            for one in quotas.levels(task)
-            if used.get(one, 0) + task.nodes <= quotas.of(task.user, one)
-        ),
-        None,
-    )
+        used[free_level] += task.nodes
+        yield task, free_level, next(places), False
 
 
 def _line(
     level: Priority, runs: Sequence[_Placed], automatic: Sequence[_Placed], rest: Sequence[PoolTask]
 ) -> Iterator[_Member]:
-    """One line; lazy, as it may be very long."""
+    """Return one line lazily, as it may be very long."""
 
     def waits() -> Iterator[_Placed]:
         placed = ((task, task.place) for task in rest)
-        return merge(automatic, placed, key=lambda one: one[1]) if automatic else placed
+        return merge(automatic, placed, key=lambda waiting: waiting[1]) if automatic else placed
 
     if not runs:
         return ((-level, place, task, level, False) for task, place in waits())
-    # The places are read ahead of those that wait.
+    # The places are read ahead of the waiting tasks.
     places = merge(sorted(place for _, place in runs), (place for _, place in waits()))
     tagged = chain(((task, True) for task, _ in runs), ((task, False) for task, _ in waits()))
     return (
@@ -366,17 +357,16 @@ class PoolRules(Struct, frozen=True):
         levels = list(self.quotas.levels(task))
         if not levels:
             named = LEVELS if task.level == Priority.AUTO else (task.level,)
-            most = max(self.quotas.of(task.user, level) for level in named)
+            most = max(self.quotas.limit(task.user, level) for level in named)
             at = "at any priority" if task.level == Priority.AUTO else f"at {task.level.name}"
             return (
                 f"it asks for {counted(task.nodes, 'node')}, but {task.user}'s quota {at} is {most}"
             )
-        # What becomes NORMAL needs quota there: it would be suspended for good.
-        lasting = [level for level in levels if level != Priority.ABOVE_NORMAL]
-        if not lasting and task.nodes > (normal := self.quotas.of(task.user, Priority.NORMAL)):
+        # A task that becomes NORMAL without quota there would be suspended for good.
+        normal = self.quotas.limit(task.user, Priority.NORMAL)
+        if levels == [Priority.ABOVE_NORMAL] and task.nodes > normal:
             return (
                 f"it asks for {counted(task.nodes, 'node')}: ABOVE_NORMAL becomes NORMAL after"
-                f" {self.demote_after_seconds / 60:g} min, where {task.user}'s quota is "
-                f"{normal}"
+                f" {self.demote_after_seconds / 60:g} min, where {task.user}'s quota is {normal}"
             )
         return ""

@@ -1,4 +1,4 @@
-"""Simulation of a shared pool's rules on a trace of tasks, with a simulated clock. Pure."""
+"""Simulation of a shared pool's rules on a trace of tasks, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import io
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, pairwise
 from math import isfinite
 from typing import Any
 
@@ -26,11 +27,17 @@ from hpcdash.services.share.scheduling import (
     decide,
 )
 
-_ARRIVES, _ENDS, _FREED, _DEMOTED = range(4)
+
+class _Event(Enum):
+    SUBMITTED = auto()
+    FINISHED = auto()
+    # A suspended task has given up its nodes.
+    FREED = auto()
+    DEMOTED = auto()
 
 
 class TracedTask(Struct, frozen=True):
-    """A task of a trace. Times in seconds, `submitted_at` from the trace's own beginning.
+    """A task of a trace, with `submitted_at` in seconds from the start of the trace.
 
     It works for `work_seconds` in all, saves every `checkpoint_seconds`, and takes `save_seconds`
     for a save.
@@ -46,10 +53,10 @@ class TracedTask(Struct, frozen=True):
 
 
 class PoolModel(Struct, frozen=True):
-    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds`
-    before it works.
+    """Model of a pool.
 
-    `choosers` have the priorities that their tasks ask for, the others AUTO.
+    A suspended task has `grace_seconds` to save; each further run takes `load_seconds` before it
+    works. Tasks of `choosers` have the priorities they request, others AUTO.
     """
 
     nodes: int
@@ -86,227 +93,240 @@ class PolicyResult(Struct):
     busy: list[tuple[float, int]] = field(default_factory=list)
 
     def utilisation(self) -> float | None:
-        """The share of the nodes in use while tasks were submitted; None where that took no
-        time.
+        """Return the fraction of the nodes in use while tasks were submitted.
+
+        None if that took no time.
         """
-        begin = self.busy[0][0] if self.busy else 0.0
+        start = self.busy[0][0] if self.busy else 0.0
         end = self.last_submitted_at
-        if end <= begin:
+        if end <= start:
             return None
-        held, (before, nodes) = 0.0, (begin, 0)
-        for at, now in (*self.busy, (end, 0)):
-            held += nodes * (min(at, end) - min(before, end))
-            before = at
-            nodes = now
-        return held / (self.nodes * (end - begin))
+        node_seconds = 0.0
+        for (time, nodes), (next_time, _) in pairwise((*self.busy, (end, 0))):
+            node_seconds += nodes * (min(next_time, end) - min(time, end))
+        return node_seconds / (self.nodes * (end - start))
 
 
 class _Progress(Struct):
+    """Progress of a task: `done` seconds of saved work after `run` runs, the last since `since`."""
+
     task: PoolTask
     traced: TracedTask
     done: float = 0.0
     run: int = 0
     since: float = 0.0
     waits_since: float = 0.0
-    runs: bool = False
-    interrupted: int = 0
+    is_running: bool = False
+    is_interrupted: bool = False
 
 
 class _Simulation:
-    def __init__(self, model: PoolModel, outcome: PolicyResult) -> None:
-        self.model = model
-        self.outcome = outcome
-        self.free = model.nodes
-        self.running: dict[str, RunningTask] = {}
-        self.leaving: dict[str, RunningTask] = {}
-        self.waiting: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
-        self.tasks: dict[str, _Progress] = {}
-        self.events: list[tuple[float, int, int, str, int]] = []
-        self.numbers = count()
+    """A pool under its rules; `outcome` is filled by `run`."""
 
-    def at(self, time: float, kind: int, name: str, run: int = 0) -> None:
-        heappush(self.events, (time, next(self.numbers), kind, name, run))
+    def __init__(self, model: PoolModel, outcome: PolicyResult) -> None:
+        self._model = model
+        self._outcome = outcome
+        self._free = model.nodes
+        self._tasks: dict[str, _Progress] = {}
+        self._running: dict[str, RunningTask] = {}
+        self._leaving: dict[str, RunningTask] = {}
+        self._waiting: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
+        # By time; then in the order in which they were planned.
+        self._events: list[tuple[float, int, _Event, _Progress, int]] = []
+        self._numbers = count()
 
     def run(self, tasks: Iterable[tuple[TracedTask, str, Priority]]) -> None:
-        """Tasks with the user and the priority that the rules see."""
+        """Simulate tasks, each with the user and the priority that the rules apply to."""
         for number, (traced, user, priority) in enumerate(tasks):
-            task = PoolTask(
-                str(number), user, traced.nodes, priority, (traced.submitted_at, number)
-            )
-            self.tasks[task.id] = _Progress(task, traced)
-            self.at(traced.submitted_at, _ARRIVES, task.id)
-        while self.events:
-            now = self.events[0][0]
-            while self.events and self.events[0][0] == now:
-                _, _, kind, name, run = heappop(self.events)
-                self.take(now, kind, self.tasks[name], run)
-            self.decide(now)
+            place = (traced.submitted_at, number)
+            task = PoolTask(str(number), user, traced.nodes, priority, place)
+            self._tasks[task.id] = progress = _Progress(task, traced)
+            self._plan(traced.submitted_at, _Event.SUBMITTED, progress)
+        while self._events:
+            now = self._events[0][0]
+            while self._events and self._events[0][0] == now:
+                _, _, event, progress, run = heappop(self._events)
+                self._apply(now, event, progress, run)
+            self._decide(now)
 
-    def take(self, now: float, kind: int, one: _Progress, run: int) -> None:
-        name = one.task.id
-        if kind == _ARRIVES:
-            self.wait(now, one)
-        elif kind == _FREED:
-            self.free += one.task.nodes
-            del self.leaving[name]
-            self.wait(now, one)
-        elif not one.runs or one.run != run:
+    def _plan(self, time: float, event: _Event, progress: _Progress) -> None:
+        heappush(self._events, (time, next(self._numbers), event, progress, progress.run))
+
+    def _apply(self, now: float, event: _Event, progress: _Progress, run: int) -> None:
+        task = progress.task
+        if event is _Event.FREED:
+            self._free += task.nodes
+            del self._leaving[task.id]
+        if event in (_Event.SUBMITTED, _Event.FREED):
+            progress.waits_since = now
+            insort(self._waiting[task.user, task.level], task, key=lambda other: other.place)
+        elif not progress.is_running or progress.run != run:
             return
-        elif kind == _ENDS:
-            del self.running[name]
-            one.runs = False
-            self.free += one.task.nodes
-            self.outcome.worked += one.task.nodes * (one.traced.work_seconds - one.done)
-            self.outcome.idled += one.task.nodes * (self.model.load_seconds if one.run > 1 else 0.0)
-            self.outcome.interrupted_tasks += bool(one.interrupted)
-            self.outcome.ended_at = max(self.outcome.ended_at, now)
-        elif self.running[name].demotion_at(self.model.demote_after_seconds) == now:
-            self.running[name] = running = self.running[name].moved(Priority.NORMAL, now, since=now)
-            self.running[name] = replace(running, task=replace(running.task, demoted=True))
+        elif event is _Event.FINISHED:
+            del self._running[task.id]
+            progress.is_running = False
+            self._free += task.nodes
+            self._outcome.worked += task.nodes * (progress.traced.work_seconds - progress.done)
+            self._outcome.idled += task.nodes * self._load_seconds(progress)
+            self._outcome.interrupted_tasks += progress.is_interrupted
+            self._outcome.ended_at = max(self._outcome.ended_at, now)
+        elif self._running[task.id].demotion_at(self._model.demote_after_seconds) == now:
+            normal = self._running[task.id].moved(Priority.NORMAL, now, since=now)
+            self._running[task.id] = replace(normal, task=replace(normal.task, demoted=True))
 
-    def wait(self, now: float, one: _Progress) -> None:
-        one.waits_since = now
-        insort(self.waiting[one.task.user, one.task.level], one.task, key=lambda task: task.place)
+    def _load_seconds(self, progress: _Progress) -> float:
+        """Return the seconds that the present run takes before it works."""
+        return self._model.load_seconds if progress.run > 1 else 0.0
 
-    def decide(self, now: float) -> None:
+    def _decide(self, now: float) -> None:
         decision = decide(
-            list(self.running.values()),
-            self.waiting,
-            self.model.quotas,
-            capacity=self.model.nodes,
-            free=self.free,
-            leaving=list(self.leaving.values()),
+            list(self._running.values()),
+            self._waiting,
+            self._model.quotas,
+            capacity=self._model.nodes,
+            free=self._free,
+            leaving=list(self._leaving.values()),
         )
-        for name, level in decision.levels.items():
-            if level != (running := self.running[name]).level:
-                self.running[name] = running.moved(level, now, since=running.since)
-                self.plan_demotion(self.tasks[name])
+        for task_id, level in decision.levels.items():
+            running = self._running[task_id]
+            if level != running.level:
+                self._running[task_id] = running.moved(level, now, since=running.since)
+                self._plan_demotion(self._tasks[task_id])
         for task in decision.suspend:
-            self.suspend(now, self.tasks[task.id])
+            self._suspend(now, self._tasks[task.id])
         for task, level in decision.start:
-            self.start(now, self.tasks[task.id], level)
-        busy = self.model.nodes - self.free
-        if not self.outcome.busy or self.outcome.busy[-1][1] != busy:
-            self.outcome.busy.append((now, busy))
+            self._start(now, self._tasks[task.id], level)
+        busy = self._model.nodes - self._free
+        if not self._outcome.busy or self._outcome.busy[-1][1] != busy:
+            self._outcome.busy.append((now, busy))
 
-    def start(self, now: float, one: _Progress, level: Priority) -> None:
-        line = self.waiting[one.task.user, one.task.level]
-        at = bisect_left(line, one.task.place, key=lambda task: task.place)
-        del line[at]
+    def _start(self, now: float, progress: _Progress, level: Priority) -> None:
+        task = progress.task
+        line = self._waiting[task.user, task.level]
+        del line[bisect_left(line, task.place, key=lambda other: other.place)]
         if not line:
-            del self.waiting[one.task.user, one.task.level]
-        waited = now - one.waits_since
-        if one.run:
-            self.outcome.suspended_seconds += waited
+            del self._waiting[task.user, task.level]
+        waited = now - progress.waits_since
+        if progress.run:
+            self._outcome.suspended_seconds += waited
         else:
-            self.outcome.waits[one.traced.priority].append(waited)
-        one.run += 1
-        one.since, one.runs = now, True
-        self.free -= one.task.nodes
-        self.running[one.task.id] = RunningTask(one.task, level, now)
-        load = self.model.load_seconds if one.run > 1 else 0.0
-        self.at(now + load + one.traced.work_seconds - one.done, _ENDS, one.task.id, one.run)
-        self.plan_demotion(one)
+            self._outcome.waits[progress.traced.priority].append(waited)
+        progress.run += 1
+        progress.since = now
+        progress.is_running = True
+        self._free -= task.nodes
+        self._running[task.id] = RunningTask(task, level, now)
+        starts_at = now + self._load_seconds(progress)
+        finish = starts_at + progress.traced.work_seconds - progress.done
+        self._plan(finish, _Event.FINISHED, progress)
+        self._plan_demotion(progress)
 
-    def plan_demotion(self, one: _Progress) -> None:
-        due = self.running[one.task.id].demotion_at(self.model.demote_after_seconds)
+    def _plan_demotion(self, progress: _Progress) -> None:
+        running = self._running[progress.task.id]
+        due = running.demotion_at(self._model.demote_after_seconds)
         if due is not None:
-            self.at(due, _DEMOTED, one.task.id, one.run)
+            self._plan(due, _Event.DEMOTED, progress)
 
-    def suspend(self, now: float, one: _Progress) -> None:
-        self.leaving[one.task.id] = stopped = self.running.pop(one.task.id)
-        load = self.model.load_seconds if one.run > 1 else 0.0
-        worked = max(0.0, now - one.since - load)
-        in_time = one.traced.save_seconds <= self.model.grace_seconds
-        saved = (
-            worked
-            if in_time
-            else worked // one.traced.checkpoint_seconds * one.traced.checkpoint_seconds
-        )
-        saving = min(one.traced.save_seconds, self.model.grace_seconds)
-        one.done += saved
-        one.runs = False
-        one.interrupted += 1
-        one.task = replace(stopped.task, above_normal_seconds=stopped.above_normal_seconds(now))
-        self.outcome.worked += one.task.nodes * saved
-        self.outcome.lost += one.task.nodes * (worked - saved)
-        self.outcome.idled += one.task.nodes * (min(load, now - one.since) + saving)
-        self.outcome.interruptions += 1
-        self.outcome.forced += not in_time
-        self.at(now + saving, _FREED, one.task.id, one.run)
+    def _suspend(self, now: float, progress: _Progress) -> None:
+        traced = progress.traced
+        running = self._running.pop(progress.task.id)
+        self._leaving[progress.task.id] = running
+        load = self._load_seconds(progress)
+        worked = max(0.0, now - progress.since - load)
+        saved = worked
+        if traced.save_seconds > self._model.grace_seconds:
+            saved = worked // traced.checkpoint_seconds * traced.checkpoint_seconds
+            self._outcome.forced += 1
+        saving = min(traced.save_seconds, self._model.grace_seconds)
+        progress.done += saved
+        progress.is_running = False
+        progress.is_interrupted = True
+        seconds = running.above_normal_seconds(now)
+        progress.task = replace(running.task, above_normal_seconds=seconds)
+        self._outcome.worked += traced.nodes * saved
+        self._outcome.lost += traced.nodes * (worked - saved)
+        self._outcome.idled += traced.nodes * (min(load, now - progress.since) + saving)
+        self._outcome.interruptions += 1
+        self._plan(now + saving, _Event.FREED, progress)
 
 
 def simulate(
     tasks: Sequence[TracedTask], model: PoolModel, name: str = "time slices"
 ) -> PolicyResult:
-    """The trace under the pool's rules; a task that could never run is counted, and left out."""
+    """Simulate a trace under the pool's rules; tasks that could never run are only counted."""
     rules = PoolRules(model.quotas, model.choosers, demote_after_seconds=model.demote_after_seconds)
-    allowed = [(one, one.user, rules.allowed_priority(one.user, one.priority)) for one in tasks]
-    fit = [
-        (one, user, priority)
-        for one, user, priority in allowed
-        if not rules.refusal(
-            PoolTask("", user, one.nodes, priority, (0.0, 0)), capacity=model.nodes
-        )
-    ]
-    outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
-    outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
-    _Simulation(model, outcome).run(fit)
+    accepted = []
+    for traced in tasks:
+        priority = rules.allowed_priority(traced.user, traced.priority)
+        task = PoolTask("", traced.user, traced.nodes, priority, (0.0, 0))
+        if not rules.refusal(task, capacity=model.nodes):
+            accepted.append((traced, traced.user, priority))
+    outcome = _new_result(name, model, tasks, len(accepted))
+    _Simulation(model, outcome).run(accepted)
     return outcome
 
 
 def simulate_fifo(
     tasks: Sequence[TracedTask], model: PoolModel, name: str = "first come, first served"
 ) -> PolicyResult:
-    """The same trace as tasks of one user at one priority: without quotas, and without
-    interruptions.
-    """
-    fit = [one for one in tasks if one.nodes <= model.nodes]
-    outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
-    outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
-    alike = replace(model, quotas=Quotas({(EVERYONE, level): model.nodes for level in LEVELS}))
-    _Simulation(alike, outcome).run((one, "", Priority.NORMAL) for one in fit)
+    """Simulate a trace without interruptions: tasks of one user at one priority, without quotas."""
+    accepted = [traced for traced in tasks if traced.nodes <= model.nodes]
+    outcome = _new_result(name, model, tasks, len(accepted))
+    unlimited = replace(model, quotas=Quotas({(EVERYONE, level): model.nodes for level in LEVELS}))
+    _Simulation(unlimited, outcome).run((traced, "", Priority.NORMAL) for traced in accepted)
     return outcome
 
 
 def simulate_own_nodes(tasks: Sequence[TracedTask], model: PoolModel) -> PolicyResult:
-    """The same trace where each user has nodes of their own: as many as their share of all work.
+    """Simulate a trace where each user has nodes of their own, in proportion to their work.
 
     Each user's tasks run first come, first served; those larger than the user's nodes never run.
     """
-    by_user: dict[str, list[TracedTask]] = defaultdict(list)
-    for one in tasks:
-        by_user[one.user].append(one)
+    user_tasks: dict[str, list[TracedTask]] = defaultdict(list)
+    for traced in tasks:
+        user_tasks[traced.user].append(traced)
     work = {
-        user: sum(one.nodes * one.work_seconds for one in some) for user, some in by_user.items()
+        user: sum(traced.nodes * traced.work_seconds for traced in traced_tasks)
+        for user, traced_tasks in user_tasks.items()
     }
     total = sum(work.values()) or 1.0
-    shares = {user: int(model.nodes * done / total) for user, done in work.items()}
-    by_remainder = sorted(
-        work, key=lambda user: (shares[user] - model.nodes * work[user] / total, user)
-    )
-    for user in by_remainder[: model.nodes - sum(shares.values())]:
-        shares[user] += 1
-    outcome = PolicyResult("dedicated nodes", model.nodes)
-    outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
+    shares = {user: model.nodes * seconds / total for user, seconds in work.items()}
+    nodes = {user: int(share) for user, share in shares.items()}
+    # Nodes that rounding has left go to the users who lost most by it.
+    by_remainder = sorted(work, key=lambda user: (nodes[user] - shares[user], user))
+    for user in by_remainder[: model.nodes - sum(nodes.values())]:
+        nodes[user] += 1
+    outcome = _new_result("dedicated nodes", model, tasks, len(tasks))
     steps: list[tuple[float, int]] = []
-    for user, some in by_user.items():
-        own = simulate_fifo(some, replace(model, nodes=shares[user]))
-        outcome.tasks += own.tasks
+    for user, traced_tasks in user_tasks.items():
+        own = simulate_fifo(traced_tasks, replace(model, nodes=nodes[user]))
+        outcome.tasks -= own.never_run
         outcome.never_run += own.never_run
         outcome.worked += own.worked
         outcome.ended_at = max(outcome.ended_at, own.ended_at)
         for priority, waits in own.waits.items():
             outcome.waits[priority] += waits
         before = 0
-        for at, busy in own.busy:
-            steps.append((at, busy - before))
+        for time, busy in own.busy:
+            steps.append((time, busy - before))
             before = busy
     busy = 0
-    for at, change in sorted(steps):
+    for time, change in sorted(steps):
         busy += change
-        outcome.busy.append((at, busy))
+        outcome.busy.append((time, busy))
     return outcome
+
+
+def _new_result(
+    name: str, model: PoolModel, tasks: Sequence[TracedTask], accepted: int
+) -> PolicyResult:
+    return PolicyResult(
+        name,
+        model.nodes,
+        accepted,
+        never_run=len(tasks) - accepted,
+        last_submitted_at=max((traced.submitted_at for traced in tasks), default=0.0),
+    )
 
 
 # -- traces
@@ -329,7 +349,10 @@ _REQUIRED = ("submitted_at", "user", "nodes", "seconds")
 
 
 def parse_trace(lines: Iterable[str]) -> list[TracedTask]:
-    """Tasks of a CSV file with a line of names, by when they were submitted; raises BadTrace."""
+    """Parse the lines of a CSV file with a header, and sort the tasks by submission.
+
+    Raises BadTrace.
+    """
     rows = csv.DictReader(lines)
     try:
         names = list(rows.fieldnames or ())
@@ -344,7 +367,7 @@ def parse_trace(lines: Iterable[str]) -> list[TracedTask]:
         tasks = [_parse_row(row, rows.line_num) for row in rows]
     except csv.Error as error:
         raise BadTrace(f"line {rows.line_num}: {error}") from None
-    return sorted(tasks, key=lambda one: one.submitted_at)
+    return sorted(tasks, key=lambda task: task.submitted_at)
 
 
 def _parse_row(row: Mapping[str | None, str | None], line: int) -> TracedTask:
@@ -374,17 +397,16 @@ def format_trace(tasks: Iterable[TracedTask]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for one in tasks:
-        values = [getattr(one, name) for name, _ in _COLUMNS.values()]
+    for task in tasks:
+        values = [getattr(task, name) for name, _ in _COLUMNS.values()]
         writer.writerow([value.name if isinstance(value, Priority) else value for value in values])
     return out.getvalue()
 
 
 def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[TracedTask]:
-    """Tasks as a group's trainings: most small and short, some large and long; more by day than by
-    night.
+    """Generate the trainings of a group: most small and short, some large and long, more by day.
 
-    They come as fast as the nodes could do nine tenths of their work. The same seed gives the same
+    Their work is nine tenths of what the nodes can do meanwhile. The same seed gives the same
     trace.
     """
     rng = np.random.default_rng(seed)
@@ -392,11 +414,11 @@ def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[T
     sizes = np.minimum(2 ** rng.geometric(0.38, tasks) // 2, largest)
     work = np.clip(rng.lognormal(np.log(2 * 3600), 1.2, tasks), 120, 5 * 86_400)
     span = float((sizes * work).sum()) / (0.9 * nodes)
-    # Of a day's tasks three quarters come within its half around noon.
-    moments = rng.uniform(0, span, 4 * tasks)
-    by_day = np.abs(moments % 86_400 - 43_200) < 21_600
-    stored = moments[rng.uniform(size=moments.size) < np.where(by_day, 0.75, 0.25)]
-    submitted = np.sort(stored[:tasks] if stored.size >= tasks else rng.uniform(0, span, tasks))
+    # Three quarters of a day's tasks are submitted within the 12 hours around noon.
+    times = rng.uniform(0, span, 4 * tasks)
+    is_day = np.abs(times % 86_400 - 43_200) < 21_600
+    times = times[rng.uniform(size=times.size) < np.where(is_day, 0.75, 0.25)]
+    submitted = np.sort(times[:tasks] if times.size >= tasks else rng.uniform(0, span, tasks))
     task_users = np.minimum(rng.zipf(1.4, tasks) - 1, users - 1)
     levels = (
         Priority.LOW,
@@ -411,12 +433,12 @@ def generate_trace(tasks: int, nodes: int, seed: int, users: int = 40) -> list[T
     )
     return [
         TracedTask(
-            round(float(submitted[at]), 1),
-            f"user{task_users[at] + 1:02}",
-            int(sizes[at]),
-            round(float(work[at]), 1),
-            levels[level[at]],
-            round(float(saves[at]), 1),
+            round(float(submitted[index]), 1),
+            f"user{task_users[index] + 1:02}",
+            nodes=int(sizes[index]),
+            work_seconds=round(float(work[index]), 1),
+            priority=levels[level[index]],
+            save_seconds=round(float(saves[index]), 1),
         )
-        for at in range(tasks)
+        for index in range(tasks)
     ]

@@ -1,7 +1,4 @@
-"""State of a pool as published by its coordinator: one JSON file that only the coordinator writes.
-
-The pool's users read it.
-"""
+"""State of a pool: one JSON file that its coordinator publishes and its users read."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdash.config.settings import PoolSettings
-from hpcdash.domain.share import EVERYONE, LEVELS, Priority, read_labels
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_labels
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import atomic_write
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.files import Chunk, FileRange, files_query
+from hpcdash.services.files import FileRange, FileStat, files_query
 from hpcdash.services.share.database import (
     INTERRUPTED,
     UNFINISHED,
     WITH_NODES,
     ShareDatabase,
     StoredTask,
-    unfinished_tasks,
 )
 from hpcdash.services.share.scheduling import (
     Decision,
@@ -44,17 +41,17 @@ from hpcdash.services.share.scheduling import (
 )
 
 SCHEMA = 1
-# A coordinator without news publishes this often; one that is silent for longer has ended, or
+# A coordinator without changes publishes this often; one that is silent for longer has ended, or
 # hangs.
 PUBLISH_SECONDS = 10.0
 SILENT_SECONDS = 60.0
 MAX_BYTES = 8 << 20
 _MAX_TASKS = 5000
-_MAX_ENDED = 100
-_MAX_OUTSIDERS = 100
+_MAX_FINISHED = 100
+_MAX_FOREIGN_JOBS = 100
 _MAX_RUNS = 50
 _FEW_RUNS = 3
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 
 PriorityName = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(Priority.__members__)})\Z")]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -64,8 +61,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 class Run(msgspec.Struct, frozen=True):
     """One run of a task.
 
-    `how` it ended: as INTERRUPTED has it; paused; yielded, when it suspended itself; requeued, when
-    the scheduler put it back, as after a node's failure; succeeded, failed, stopped; '' not yet.
+    `how` it ended: as in INTERRUPTED; paused, by its owner; yielded, if it suspended itself;
+    requeued, by the scheduler, as after a node failure; succeeded, failed, stopped; '' not yet.
     """
 
     run: Count
@@ -80,14 +77,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One task.
+    """One task; null is unknown or not applicable.
 
-    `state` is as StoredTask has it, `why` says in words why it waits; `place` 1 is next.
-
-    `level` is the priority it runs at, or would: AUTO's is the highest with quota left.
-    `demotion_at`: when it becomes NORMAL. `since`: when its run began, or its owner or its demotion
-    changed its level. `waits_for`: the jobs that it is to follow, in words; '' for none. Null is
-    unknown, or does not hold.
+    `state` is that of StoredTask, `why` explains it; the task with `place` 1 is next. `level` is
+    the priority it runs at, or would: for AUTO, the highest with quota left. `demotion_at`: when
+    it becomes NORMAL. `since`: when its run began, or its owner or its demotion changed its level.
+    `waits_for`: the jobs that it is to follow, as text; '' for none.
     """
 
     id: str
@@ -112,9 +107,20 @@ class Task(msgspec.Struct, frozen=True):
     def is_unfinished(self) -> bool:
         return self.state in UNFINISHED
 
+    def pool_task(self, number: int = 0) -> PoolTask:
+        """Return the task as an argument of the rules; `number` orders tasks of one second."""
+        return PoolTask(
+            self.id,
+            self.user,
+            self.nodes,
+            Priority[self.priority],
+            (self.submitted_at.timestamp(), number),
+            demoted=self.is_demoted,
+        )
+
 
 class Quota(msgspec.Struct, frozen=True):
-    """The most nodes at once of a user at a priority; `user` "*" is each one without a quota of
+    """The most nodes at once of a user at a priority; `user` "*" is everyone without a quota of
     their own there.
     """
 
@@ -124,10 +130,8 @@ class Quota(msgspec.Struct, frozen=True):
     used: Count | None
 
 
-class Outsider(msgspec.Struct, frozen=True):
-    """A job that runs on the pool's nodes and is no task of it: neither quotas nor the order hold
-    for it.
-    """
+class ForeignJob(msgspec.Struct, frozen=True):
+    """A job on the pool's nodes that is not a task of it, outside quotas and order."""
 
     id: str
     user: str
@@ -135,8 +139,9 @@ class Outsider(msgspec.Struct, frozen=True):
 
 
 class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
-    """A pool at one moment: its rules, quotas and tasks in the order in which they came; what ended
-    is the newest.
+    """Snapshot of a pool: its rules, quotas, and tasks in their order of submission.
+
+    Of finished tasks it has the newest. `outsiders` are foreign jobs.
     """
 
     pool: str
@@ -152,77 +157,65 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
     quotas: tuple[Quota, ...]
     tasks: tuple[Task, ...]
     tasks_left_out: Count
-    outsiders: tuple[Outsider, ...] = ()
+    outsiders: tuple[ForeignJob, ...] = ()
 
     @property
     def rules(self) -> PoolRules:
-        quotas = {(one.user, Priority[one.priority]): one.total for one in self.quotas}
+        quotas = {(quota.user, Priority[quota.priority]): quota.total for quota in self.quotas}
         return PoolRules(
             Quotas(quotas), frozenset(self.choosers), self.least_gpus, self.demote_after_seconds
         )
 
     def task(self, job_id: str) -> Task | None:
-        return next((one for one in self.tasks if one.id == job_id), None)
+        return next((task for task in self.tasks if task.id == job_id), None)
 
-    def interruptions(self) -> list[tuple[Task, Run]]:
-        """The runs that were interrupted for others, the newest first."""
-        found = [
-            (task, run)
+    def interruptions(self) -> list[tuple[Task, Run, datetime]]:
+        """Return the runs that were interrupted for others and when, the newest first."""
+        interruptions = [
+            (task, run, run.ended_at)
             for task in self.tasks
             for run in task.runs
             if run.is_interrupted and run.ended_at
         ]
-        return sorted(found, key=lambda one: one[1].ended_at or one[0].submitted_at, reverse=True)
+        return sorted(interruptions, key=lambda interruption: interruption[2], reverse=True)
 
-    def interrupted_by(
-        self, job_id: str, *, priority: Priority | None = None, is_paused: bool | None = None
-    ) -> list[Task]:
-        """The tasks that would be suspended as soon as one has another priority, or is paused or
-        not any more.
-        """
-        before = self._suspended(())
-        changes = {} if priority is None else {"priority": priority.name}
-        changed = []
-        for task in self.tasks:
-            if task.id == job_id:
-                state = task.state if is_paused is None else "paused" if is_paused else "waiting"
-                changed.append(msgspec.structs.replace(task, state=state, **changes))
-        after = self._suspended(changed)
+    def interrupted_by(self, changed: Task) -> list[Task]:
+        """Return the tasks that would be suspended as soon as a task is `changed`."""
+        before = self._suspended_ids(self.tasks)
+        after = self._suspended_ids(
+            [changed if task.id == changed.id else task for task in self.tasks]
+        )
         return [task for task in self.tasks if task.id in after - before]
 
-    def _suspended(self, changed: Sequence[Task]) -> set[str]:
-        instead = {task.id: task for task in changed}
-        tasks = [(at, instead.get(task.id, task)) for at, task in enumerate(self.tasks)]
-        running = [
-            RunningTask(
-                one := _pool_task(task, at),
-                _running_level(task, one),
-                (task.since or self.taken_at).timestamp(),
-            )
-            for at, task in tasks
-            if task.state in ("starting", "running")
-        ]
-        waiting = [
-            _pool_task(task, at)
-            for at, task in tasks
-            if task.state == "waiting" and not task.waits_for
-        ]
-        used = sum(task.nodes for _, task in tasks if task.state in WITH_NODES)
-        usable = self.nodes_usable
+    def _suspended_ids(self, tasks: Sequence[Task]) -> set[str]:
+        running = []
+        waiting = []
+        used = 0
+        for number, task in enumerate(tasks):
+            pool_task = task.pool_task(number)
+            if task.state == "waiting" and not task.waits_for:
+                waiting.append(pool_task)
+            elif task.state in ("starting", "running"):
+                level = pool_task.level
+                if level == Priority.AUTO:
+                    level = Priority[task.level or "NORMAL"]
+                since = (task.since or self.taken_at).timestamp()
+                running.append(RunningTask(pool_task, level, since))
+            if task.state in WITH_NODES:
+                used += task.nodes
         decision = decide(
             running,
             queue_up(waiting),
             self.rules.quotas,
-            capacity=usable,
-            free=max(0, usable - used),
+            capacity=self.nodes_usable,
+            free=max(0, self.nodes_usable - used),
         )
-        return {one.id for one in decision.suspend}
+        return {task.id for task in decision.suspend}
 
 
-def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Sort tasks: those with nodes by level, waiting ones by their turn, then ended ones.
-
-    Of the ended ones the newest comes first.
+def sort_tasks(tasks: Sequence[Task]) -> list[Task]:
+    """Sort tasks: those with nodes by level, waiting tasks by turn, then finished tasks, the newest
+    first.
     """
 
     def rank(task: Task) -> tuple[float, ...]:
@@ -231,24 +224,10 @@ def in_order(tasks: Sequence[Task]) -> list[Task]:
         if task.is_unfinished:
             place = float("inf") if task.place is None else task.place
             return (1 + (task.state == "paused"), place, task.submitted_at.timestamp())
-        ended = max((run.ended_at for run in task.runs if run.ended_at), default=task.submitted_at)
-        return (3, 0, -ended.timestamp())
+        ends = (run.ended_at for run in task.runs if run.ended_at)
+        return (3, 0, -max(ends, default=task.submitted_at).timestamp())
 
     return sorted(tasks, key=rank)
-
-
-def _pool_task(task: Task, at: int) -> PoolTask:
-    place = (task.submitted_at.timestamp(), at)
-    return PoolTask(
-        task.id, task.user, task.nodes, Priority[task.priority], place, demoted=task.is_demoted
-    )
-
-
-def _running_level(task: Task, pooled: PoolTask) -> Priority:
-    """AUTO runs at the level it was given; what has a priority runs at that."""
-    if pooled.priority == Priority.AUTO and task.level is not None:
-        return Priority[task.level]
-    return Priority.NORMAL if pooled.level == Priority.AUTO else pooled.level
 
 
 # -- writing
@@ -260,61 +239,73 @@ def build_state(
     database: ShareDatabase,
     decision: Decision,
     now: float,
+    *,
     capacity: int | None = None,
     waits_for: Mapping[str, str] = MappingProxyType({}),
-    outsiders: Sequence[Outsider] = (),
+    foreign_jobs: Sequence[ForeignJob] = (),
     unwarned: Mapping[str, str] = MappingProxyType({}),
 ) -> Pool:
     """Build the state of a pool after its coordinator has decided.
 
-    `capacity` nodes of it can be used now (None: all). `waits_for` are the jobs that waiting tasks
-    depend on, `unwarned` the reasons that no command to suspend reaches a task.
+    `capacity`: nodes of the pool that are usable now (None: all). `waits_for`: the jobs that
+    waiting tasks depend on. `unwarned`: the reasons that no suspend command reaches a task.
     """
-    stored = unfinished_tasks(database)
+    unfinished = database.unfinished_tasks()
     used: dict[tuple[str, Priority], int] = defaultdict(int)
-    for one in stored:
-        if one.state in WITH_NODES:
-            used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += (
-                one.nodes
-            )
-    waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for, unwarned)
-    left_out = max(0, len(stored) - _MAX_TASKS)
-    first = sorted(
-        stored,
-        key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))),
+    for task in unfinished:
+        if task.state in WITH_NODES:
+            used[task.user, task.running_level] += task.nodes
+    standings = _Standings(
+        unfinished, rules, used, decision, now, waits_for=waits_for, unwarned=unwarned
     )
-    shown = [*database.ended_tasks(_MAX_ENDED), *first[:_MAX_TASKS]]
-    runs = database.task_runs([one.id for one in shown], _MAX_RUNS)
-    tasks = [
-        Task(
-            id=one.id,
-            user=one.user,
-            name=one.name[:_LONGEST_NAME],
-            nodes=one.nodes,
-            priority=Priority(one.priority).name,
-            level=None if (level := waiting.level(one)) is None else level.name,
-            state=one.state,
-            why=waiting.why(one, pool.grace_seconds),
-            place=waiting.places.get(one.id),
-            submitted_at=_moment(one.submitted_at),
-            since=_moment_or_none(one.since),
-            demotion_at=_demotion(one, rules),
-            is_demoted=bool(one.demoted),
-            suspended=one.suspended,
-            runs=tuple(
-                Run(number, level.name, _moment_or_none(start), _moment_or_none(end), how)
-                for number, level, start, end, how in runs.get(one.id, ())
-            ),
-            labels=read_labels(one.labels),
-            waits_for=waits_for.get(one.id, ""),
+    places = standings.places
+    first = sorted(
+        unfinished,
+        key=lambda task: (task.state not in WITH_NODES, places.get(task.id, len(unfinished))),
+    )
+    shown = [*database.finished_tasks(_MAX_FINISHED), *first[:_MAX_TASKS]]
+    shown.sort(key=lambda task: (task.submitted_at, task.number))
+    runs = database.task_runs([task.id for task in shown], _MAX_RUNS)
+    tasks = []
+    for task in shown:
+        level = standings.level(task)
+        demotion_at = None
+        if task.state == "running":
+            demotion_at = task.running_task.demotion_at(rules.demote_after_seconds)
+        tasks.append(
+            Task(
+                id=task.id,
+                user=task.user,
+                name=task.name[:_MAX_NAME_LENGTH],
+                nodes=task.nodes,
+                priority=Priority(task.priority).name,
+                level=None if level is None else level.name,
+                state=task.state,
+                why=standings.why(task, pool.grace_seconds),
+                place=places.get(task.id),
+                submitted_at=_utc(task.submitted_at),
+                since=_utc_or_none(task.since),
+                demotion_at=_utc_or_none(demotion_at),
+                is_demoted=bool(task.demoted),
+                suspended=task.suspended,
+                runs=tuple(
+                    Run(
+                        run.number,
+                        Priority(run.level).name,
+                        _utc_or_none(run.started_at),
+                        _utc_or_none(run.ended_at),
+                        run.how,
+                    )
+                    for run in runs.get(task.id, ())
+                ),
+                labels=parse_labels(task.labels),
+                waits_for=waits_for.get(task.id, ""),
+            )
         )
-        for one in sorted(shown, key=lambda one: (one.submitted_at, one.number))
-    ]
-    holder = database.holder()
     return Pool(
         pool=pool.name,
-        coordinator=f"{holder[0]}" if holder else "",
-        taken_at=_moment(now),
+        coordinator=database.holder(),
+        taken_at=_utc(now),
         nodes=pool.nodes,
         nodes_usable=pool.nodes if capacity is None else capacity,
         nodes_used=sum(used.values()),
@@ -322,48 +313,46 @@ def build_state(
         demote_after_seconds=rules.demote_after_seconds,
         least_gpus=rules.least_gpus,
         choosers=tuple(sorted(rules.choosers)),
-        quotas=tuple(_quotas(rules.quotas, used, {one.user for one in stored})),
+        quotas=tuple(_quotas(rules.quotas, used, {task.user for task in unfinished})),
         tasks=tuple(tasks),
-        tasks_left_out=left_out,
-        outsiders=tuple(outsiders[:_MAX_OUTSIDERS]),
+        tasks_left_out=max(0, len(unfinished) - _MAX_TASKS),
+        outsiders=tuple(foreign_jobs[:_MAX_FOREIGN_JOBS]),
     )
 
 
 def publish(state: Pool, file: Path) -> None:
-    """Replace a pool's published state, readable by everybody.
+    """Replace a pool's published state, readable by everyone.
 
-    No other file of one's own is replaced, even through a folder that others can write to. Raises
-    HpcdashError.
+    No other file of this account is replaced, even through a folder that others can write to.
+    Raises HpcdashError.
     """
     content = msgspec.json.encode(state)
     if len(content) >= MAX_BYTES:
-        short = tuple(
-            msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks
-        )
-        state = msgspec.structs.replace(state, tasks=short)
+        shortened = [replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks]
+        state = replace(state, tasks=tuple(shortened))
         content = msgspec.json.encode(state)
     while len(content) >= MAX_BYTES:
-        ordered = in_order(state.tasks)
-        remaining = {task.id for task in ordered[: len(ordered) // 2]}
-        left_out = ordered[len(ordered) // 2 :]
-        state = msgspec.structs.replace(
+        ordered = sort_tasks(state.tasks)
+        removed = ordered[len(ordered) // 2 :]
+        removed_ids = {task.id for task in removed}
+        state = replace(
             state,
-            tasks=tuple(task for task in state.tasks if task.id in remaining),
-            tasks_left_out=state.tasks_left_out + sum(task.is_unfinished for task in left_out),
+            tasks=tuple(task for task in state.tasks if task.id not in removed_ids),
+            tasks_left_out=state.tasks_left_out + sum(task.is_unfinished for task in removed),
         )
         content = msgspec.json.encode(state)
     try:
         with _open_folder(file) as folder:
-            there = folder / file.name
-            if not _is_published(there, state.pool):
+            target = folder / file.name
+            if not _is_replaceable(target, state.pool):
                 raise HpcdashError(
-                    f"pool {state.pool}: {there.resolve()} is not a pool state file, and was "
+                    f"pool {state.pool}: {target.resolve()} is not a pool state file, and was "
                     "not replaced",
                     "Move it aside or set a different state_file, and check who can write to its "
                     "folder.",
                 )
-            # What is lost with the machine is published again a moment later.
-            atomic_write(there, content + b"\n", mode=0o644, sync=False)
+            # A state lost in a crash of the machine is published again a moment later.
+            atomic_write(target, content + b"\n", mode=0o644, sync=False)
     except OSError as error:
         raise HpcdashError(
             f"the state of pool {state.pool} cannot be published: {file}: {error.strerror}",
@@ -373,102 +362,95 @@ def publish(state: Pool, file: Path) -> None:
 
 @contextmanager
 def _open_folder(file: Path) -> Iterator[Path]:
-    """The folder of a file, which stays the same inside though its name may come to lead
-    elsewhere.
-    """
+    """Open the folder of a file, whose path inside stays valid wherever its name may lead later."""
     descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        held = Path(f"/proc/self/fd/{descriptor}")
-        yield held if held.exists() else file.parent
+        folder = Path(f"/proc/self/fd/{descriptor}")
+        yield folder if folder.exists() else file.parent
     finally:
         os.close(descriptor)
 
 
-def _is_published(file: Path, pool: str) -> bool:
-    """Whether a file may be replaced: it is not there, another account's, or what this one
-    published of the pool.
+def _is_replaceable(file: Path, pool: str) -> bool:
+    """Whether a file is missing, not a regular file of this account, or the pool's published
+    state.
     """
     try:
-        found = os.lstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        status = os.lstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             return True
         with file.open("rb") as stream:
-            return (
-                re.match(
-                    rb'{"schema":[0-9]+,"pool":"%b"' % re.escape(pool.encode()), stream.read(200)
-                )
-                is not None
-            )
+            start = rb'{"schema":[0-9]+,"pool":"%b"' % re.escape(pool.encode())
+            return re.match(start, stream.read(200)) is not None
     except FileNotFoundError:
         return True
 
 
-class _Waiting:
-    """In which order tasks wait, at which level and for what."""
+class _Standings:
+    """Levels of unfinished tasks, places of waiting tasks, and explanations of all."""
 
     def __init__(
         self,
         tasks: Sequence[StoredTask],
-        quotas: Quotas,
+        rules: PoolRules,
         used: Mapping[tuple[str, Priority], int],
         decision: Decision,
         now: float,
+        *,
         waits_for: Mapping[str, str],
         unwarned: Mapping[str, str],
     ) -> None:
-        self._unwarned = unwarned
-        self._waits_for = waits_for
-        self._quotas = quotas
-        self._now = now
+        self._quotas = rules.quotas
         self._used = used
+        self._now = now
+        self._waits_for = waits_for
+        self._unwarned = unwarned
         self._next = {task.id: level for task, level in (*decision.start, *decision.next)}
-        self._blocker = decision.blocker
+        self._blocker_id = decision.blocker[0].id if decision.blocker else None
         self._out_of_quota = decision.out_of_quota
-        waits = [one for one in tasks if one.state == "waiting"]
-        self._levels = {one.id: self._requested_priority(one) for one in waits}
-        # In the order in which they came.
-        self._ready = [one for one in waits if one.retry_at <= now and one.id not in waits_for]
-        in_line = [
-            one
-            for one in self._ready
-            if self._levels[one.id] is not None and not self._lacks_quota(one)
+        waiting = [task for task in tasks if task.state == "waiting"]
+        self._levels = {task.id: self._waiting_level(task) for task in waiting}
+        # In their order of submission.
+        self._ready = [
+            task for task in waiting if task.retry_at <= now and task.id not in waits_for
         ]
-        in_line.sort(
-            key=lambda one: (
-                one.id not in self._next,
-                -(self._levels[one.id] or 0),
-                one.submitted_at,
-                one.number,
+        line = [task for task in self._ready if not self._lacks_quota(task)]
+        line.sort(
+            key=lambda task: (
+                task.id not in self._next,
+                -(self._levels[task.id] or 0),
+                task.submitted_at,
+                task.number,
             )
         )
-        self.places = {one.id: at for at, one in enumerate(in_line, 1)}
-        self._first = in_line[0] if in_line else None
+        self.places = {task.id: place for place, task in enumerate(line, 1)}
+        self._first = line[0] if line else None
 
     def level(self, task: StoredTask) -> Priority | None:
-        if task.level is not None:
-            return Priority(task.level)
-        return self._levels.get(task.id)
+        return self._levels.get(task.id) if task.level is None else Priority(task.level)
 
-    def _requested_priority(self, task: StoredTask) -> Priority | None:
+    def _waiting_level(self, task: StoredTask) -> Priority | None:
+        """Return the level that a waiting task would start at; None if no AUTO quota is left."""
         if task.id in self._next:
             return self._next[task.id]
-        pooled = task.pool_task
-        if pooled.level != Priority.AUTO:
-            return pooled.level
-        levels = self._quotas.levels(pooled)
-        return next((one for one in levels if self._left(task.user, one) >= task.nodes), None)
-
-    def _left(self, user: str, level: Priority) -> int:
-        return self._quotas.of(user, level) - self._used.get((user, level), 0)
+        pool_task = task.pool_task
+        if pool_task.level != Priority.AUTO:
+            return pool_task.level
+        for level in self._quotas.levels(pool_task):
+            used = self._used.get((task.user, level), 0)
+            if used + task.nodes <= self._quotas.limit(task.user, level):
+                return level
+        return None
 
     def _lacks_quota(self, task: StoredTask) -> bool:
         level = self._levels[task.id]
-        if level is None or task.id in self._next:
-            return level is None
-        return (task.user, level) in self._out_of_quota
+        if level is None:
+            return True
+        return task.id not in self._next and (task.user, level) in self._out_of_quota
 
     def why(self, task: StoredTask, grace_seconds: float) -> str:
-        if task.state == "suspending" and not task.words and task.id not in self._unwarned:
+        """Return the reason that a task is in its state; '' if that needs none."""
+        if task.state == "suspending" and not task.reason and task.id not in self._unwarned:
             return f"is suspending, with {grace_seconds:g} s to save"
         if task.state == "starting":
             return "is being started"
@@ -477,71 +459,61 @@ class _Waiting:
         if task.state == "running" and task.id in self._unwarned:
             return f"is suspended without a warning: {self._unwarned[task.id]}"
         if task.state != "waiting" or task.retry_at > self._now:
-            return task.words
+            return task.reason
         if task.id in self._waits_for:
             return f"waits for {self._waits_for[task.id]}"
         if self._lacks_quota(task):
-            level = self._levels[task.id]
-            if level is None:
-                return f"{task.user}'s quota is used up at every priority"
-            ahead = next(
-                one for one in self._ready if (one.user, self._levels[one.id]) == (task.user, level)
-            )
-            if ahead.id != task.id:
-                return f"behind job {ahead.id} of {ahead.user}"
-            used = self._used.get((task.user, level), 0)
-            total = self._quotas.of(task.user, level)
-            return f"quota: {task.user} has {used} of {counted(total, 'node')} at {level.name}"
+            return self._explain_quota(task, self._levels[task.id])
         if task.id in self._next:
-            return (
-                f"next: waits until {counted(task.nodes, 'node')} "
-                f"{'is' if task.nodes == 1 else 'are'} freed"
-            )
-        first = self._first
-        if (
-            first is None
-            or first.id == task.id
-            or (self._blocker and self._blocker[0].id == task.id)
-        ):
+            are_freed = "is freed" if task.nodes == 1 else "are freed"
+            return f"next: waits until {counted(task.nodes, 'node')} {are_freed}"
+        if self._first is None or task.id in (self._first.id, self._blocker_id):
             return f"waits for {counted(task.nodes, 'node')}"
-        return f"behind job {first.id} of {first.user}"
+        return f"behind job {self._first.id} of {self._first.user}"
+
+    def _explain_quota(self, task: StoredTask, level: Priority | None) -> str:
+        if level is None:
+            return f"{task.user}'s quota is used up at every priority"
+        ahead = next(
+            other
+            for other in self._ready
+            if (other.user, self._levels[other.id]) == (task.user, level)
+        )
+        if ahead.id != task.id:
+            return f"behind job {ahead.id} of {ahead.user}"
+        used = self._used.get((task.user, level), 0)
+        limit = counted(self._quotas.limit(task.user, level), "node")
+        return f"quota: {task.user} has {used} of {limit} at {level.name}"
 
 
 def _quotas(
     quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Iterable[str]
 ) -> Iterator[Quota]:
-    """Return the configured quotas, and the total and the use of each user with a task."""
+    """Yield the configured quotas, and the quotas and their use of each user with a task."""
     named = {user for user, _ in quotas.nodes if user != EVERYONE}
     for level in LEVELS:
         if (EVERYONE, level) in quotas.nodes:
             yield Quota(EVERYONE, level.name, quotas.nodes[EVERYONE, level], None)
         for user in sorted({*named, *users}):
-            total = quotas.of(user, level)
-            taken = used.get((user, level), 0)
-            if total or taken or (user, level) in quotas.nodes:
-                yield Quota(user, level.name, total, taken)
+            total = quotas.limit(user, level)
+            user_used = used.get((user, level), 0)
+            if total or user_used or (user, level) in quotas.nodes:
+                yield Quota(user, level.name, total, user_used)
 
 
-def _demotion(task: StoredTask, rules: PoolRules) -> datetime | None:
-    is_running = task.state == "running"
-    return _moment_or_none(
-        task.running_task.demotion_at(rules.demote_after_seconds) if is_running else None
-    )
+def _utc_or_none(epoch_seconds: float | None) -> datetime | None:
+    return None if epoch_seconds is None else _utc(epoch_seconds)
 
 
-def _moment_or_none(at: float | None) -> datetime | None:
-    return None if at is None else _moment(at)
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(int(at), UTC)
+def _utc(epoch_seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(epoch_seconds), UTC)
 
 
 # -- reading
 
 
 def parse_state(content: bytes) -> Pool:
-    """Raises ValueError, which says what is wrong."""
+    """Parse a published state; raises ValueError with the problem."""
     try:
         return msgspec.json.decode(content, type=Pool)
     except RecursionError:
@@ -549,59 +521,58 @@ def parse_state(content: bytes) -> Pool:
 
 
 class PoolReader:
-    """Reads what a pool's coordinator published, over the cluster's connection; what has not
-    changed is not sent.
+    """Reads a pool's published state over the cluster's connection, if it has changed.
+
+    `state` is the last state; None before the first read, and after an invalid file.
     """
 
     def __init__(self, store: ClusterStore, pool: PoolSettings) -> None:
         self.pool = pool
         self.state: Pool | None = None
         self._store = store
-        self._file = pool.state_file
-        self._last: Chunk | None = None
+        self._stat: FileStat | None = None
 
     async def read(self) -> Pool:
-        """Raises HpcdashError where there is none, it is not the coordinator's, or it cannot be
-        understood.
+        """Read the state; raises HpcdashError if there is none, it is not its coordinator's, or it
+        is invalid.
         """
-        known = None if self._last is None or self.state is None else self._last.stat
-        query = files_query([FileRange(self._file, 0, MAX_BYTES + 1, known)])
-        [chunk] = await self._store.run_query(query)
-        check = chunk.stat
         name = self.pool.name
+        file = self.pool.state_file
+        known = None if self.state is None else self._stat
+        query = files_query([FileRange(file, 0, MAX_BYTES + 1, known)])
+        [chunk] = await self._store.run_query(query)
         coordinator = self.pool.coordinator or self._store.user
-        owner = check.owner or "nobody known"
-        if check.is_missing:
+        owner = chunk.stat.owner or "nobody known"
+        if chunk.stat.is_missing:
             raise HpcdashError(
-                f"pool {name} has published nothing: {self._file}: {check.problem}",
+                f"pool {name} has published nothing: {file}: {chunk.stat.problem}",
                 f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says "
                 "where it publishes.",
             )
-        if check.problem:
-            raise HpcdashError(f"pool {name}: {self._file}: {check.problem}")
+        if chunk.stat.problem:
+            raise HpcdashError(f"pool {name}: {file}: {chunk.stat.problem}")
         if owner != coordinator:
             raise HpcdashError(
-                f"pool {name}: {self._file} belongs to {owner}, its coordinator is {coordinator}",
+                f"pool {name}: {file} belongs to {owner}, its coordinator is {coordinator}",
                 f"coordinator in [share.{name}] names the account whose file is trusted.",
             )
-        if known is not None and check == known and not chunk.content and self.state is not None:
+        if self.state is not None and chunk.stat == known and not chunk.content:
             return self.state
-        if check.size > MAX_BYTES or len(chunk.content) > MAX_BYTES:
-            raise HpcdashError(f"pool {name}: {self._file} is larger than {MAX_BYTES >> 20} MiB")
+        if chunk.stat.size > MAX_BYTES or len(chunk.content) > MAX_BYTES:
+            raise HpcdashError(f"pool {name}: {file} is larger than {MAX_BYTES >> 20} MiB")
+        self.state = None
         try:
-            self.state = parse_state(chunk.content)
+            state = parse_state(chunk.content)
         except ValueError as error:
-            self.state = None
             raise HpcdashError(
-                f"pool {name}: {self._file} is not a valid pool state file: {error}",
+                f"pool {name}: {file} is not a valid pool state file: {error}",
                 "Does the coordinator run another version?",
             ) from None
-        if self.state.pool != name:
-            named = self.state.pool
-            self.state = None
+        if state.pool != name:
             raise HpcdashError(
-                f"pool {name}: its coordinator calls it {visible(named)}",
-                f"Add [share.{visible(named)}] to the configuration.",
+                f"pool {name}: its coordinator calls it {visible(state.pool)}",
+                f"Add [share.{visible(state.pool)}] to the configuration.",
             )
-        self._last = chunk
-        return self.state
+        self.state = state
+        self._stat = chunk.stat
+        return state

@@ -1,11 +1,10 @@
-"""A task of a shared pool before it is submitted: where it goes, and whether the pool would ever
-run it.
-"""
+"""Tasks of a shared pool before their submission: the pool of a request, and its refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -20,67 +19,64 @@ from hpcdash.services.share.state import Pool, PoolReader
 from hpcdash.services.share.text import format_silence
 
 # Fields of a request that select its pool.
-_PLACES = ("queue", "qos", "reservation")
+_PLACE_FIELDS = ("queue", "qos", "reservation")
 
 
 def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
-    """A task in the queue, QoS and reservation of its pool: the one that is named, else the only
-    one that fits.
+    """Return a request with the queue, QoS and reservation of its pool.
 
-    Raises UsageError where there is none of that name, or something else is asked for.
+    That is the requested pool, or the only matching one. Raises UsageError if there is none or
+    several, or the request contradicts it.
     """
-    if request.pool and all(one.name != request.pool for one in pools):
-        known = ", ".join(one.name for one in pools) or "none"
+    names = ", ".join(pool.name for pool in pools)
+    matches = _matching_pools(request, pools)
+    if request.pool and not matches:
         raise UsageError(
             f"pool: there is no [share.{request.pool}] in the configuration",
-            f"Pools here: {known}.",
+            f"Pools here: {names or 'none'}.",
         )
-    fitting = _fitting(request, pools)
-    if pools and not fitting:
-        requested = ", ".join(
-            f"{what} {there}" for what in _PLACES if (there := getattr(request, what))
-        )
-        raise UsageError(
-            f"share: no pool has {requested}",
-            f"Pools here: {', '.join(one.name for one in pools)}.",
-        )
-    if len(fitting) > 1:
+    if pools and not matches:
+        places = [
+            f"{field} {place}" for field in _PLACE_FIELDS if (place := getattr(request, field))
+        ]
+        raise UsageError(f"share: no pool has {', '.join(places)}", f"Pools here: {names}.")
+    if len(matches) > 1:
         raise UsageError(
             "share: several pools fit",
-            f"Choose one with pool: {', '.join(one.name for one in fitting)}.",
+            f"Choose one with pool: {', '.join(pool.name for pool in matches)}.",
         )
-    for pool in fitting:
-        for what in _PLACES:
-            requested = getattr(request, what)
-            has = getattr(pool, what)
-            if has and requested not in ("", has):
+    for pool in matches:
+        for field in _PLACE_FIELDS:
+            requested = getattr(request, field)
+            place = getattr(pool, field)
+            if place and requested not in ("", place):
                 raise UsageError(
-                    f"{what}: pool {pool.name} has {has}, not {requested}", f"Remove {what}."
+                    f"{field}: pool {pool.name} has {place}, not {requested}", f"Remove {field}."
                 )
-            request = replace(request, **{what: has or requested})
-        if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
-            # Nothing else identifies the task's owner.
+            request = replace(request, **{field: place or requested})
+        if pool.node_list and not any(getattr(pool, field) for field in _PLACE_FIELDS):
+            # Only the mark in the job's comment can name the pool.
             request = replace(request, pool=pool.name)
     return request
 
 
-def _fitting(request: Request, pools: Sequence[PoolSettings]) -> list[PoolSettings]:
-    """The pool that a task names; else those whose queue, QoS and reservation it leaves open or
-    asks for.
-    """
+def _matching_pools(request: Request, pools: Sequence[PoolSettings]) -> list[PoolSettings]:
+    """Return the pool that a request names, or those whose queue, QoS and reservation match it."""
     if request.pool:
-        return [one for one in pools if one.name == request.pool]
+        return [pool for pool in pools if pool.name == request.pool]
     return [
-        one
-        for one in pools
+        pool
+        for pool in pools
         if all(
-            getattr(request, what) in ("", has) for what in _PLACES if (has := getattr(one, what))
+            getattr(request, field) in ("", place)
+            for field in _PLACE_FIELDS
+            if (place := getattr(pool, field))
         )
     ]
 
 
 def require_node_count(request: Request, slot_type: SlotType) -> None:
-    """Raises UsageError for a task whose scheduler would find any number of nodes."""
+    """Raise UsageError for a task that could get any number of nodes."""
     if is_spread(request, slot_type) and request.slots > 1:
         raise UsageError(
             "slots_per_node: a task of a shared pool needs a fixed number of nodes",
@@ -88,30 +84,29 @@ def require_node_count(request: Request, slot_type: SlotType) -> None:
         )
 
 
-async def require_turn(
+async def check_pool(
     store: ClusterStore, pools: Sequence[PoolSettings], request: Request, slot_type: SlotType
 ) -> str:
-    """Return a warning about a task's pool, that it seems to have no coordinator; '' for none.
+    """Return a warning that a task's pool seems to have no coordinator; '' for none.
 
-    Raises UsageError for a task that its coordinator would refuse, as far as it has published its
-    rules.
+    Raises UsageError for a task that its coordinator would refuse by its published rules.
     """
     if not store.backend.detail.holds_requeued:
         return ""
-    fitting = _fitting(request, pools)
-    if len(fitting) != 1:
+    matches = _matching_pools(request, pools)
+    if len(matches) != 1:
         return (
             "share: the configuration has no pool; the job stays held until a coordinator "
             "elsewhere starts it"
         )
     try:
-        pool = await PoolReader(store, fitting[0]).read()
+        pool = await PoolReader(store, matches[0]).read()
     except HpcdashError as error:
-        # It may not have begun yet; it refuses what it must itself.
+        # It may not have started yet, and refuses tasks itself.
         return f"share: {error.message}; the job stays held until it is coordinated"
     user = request.site.run_as or store.user or ""
     if text := refusal(
-        pool, fitting[0], request, user, slot_type, is_embedded=store.backend.is_embedded
+        pool, matches[0], request, user, slot_type, is_embedded=store.backend.is_embedded
     ):
         raise UsageError(
             f"share: pool {pool.pool} rejects this: {text}", "`hpcdash share show` has its quotas."
@@ -135,23 +130,18 @@ def refusal(
     gpus = 0 if slot_type is SlotType.CPU else total
     nodes = slots.nodes
     if is_embedded:
-        each = (settings.gpus_per_node or 1) if gpus else settings.cpus_per_node
-        nodes = -(-total // each)
+        slots_per_node = (settings.gpus_per_node or 1) if gpus else settings.cpus_per_node
+        nodes = ceil(total / slots_per_node)
     requested = parse_priority(request.share) if request.share else Priority.AUTO
     priority = pool.rules.allowed_priority(user, requested)
     task = PoolTask("", user, max(1, nodes), priority, (0.0, 0))
     if text := pool.rules.refusal(task, capacity=pool.nodes, gpus=gpus):
         return text
-    twin = next(
-        (
-            one
-            for one in pool.tasks
-            if one.is_unfinished and (one.user, one.name) == (user, request.name)
-        ),
-        None,
-    )
-    return (
-        f"{user} has a task of this name: job {twin.id}"
-        if twin is not None and request.name
-        else ""
-    )
+    for other in pool.tasks:
+        if (
+            request.name
+            and other.is_unfinished
+            and (other.user, other.name) == (user, request.name)
+        ):
+            return f"{user} has a task of this name: job {other.id}"
+    return ""

@@ -1,4 +1,4 @@
-"""The tasks of a shared pool as a table, in the order in which they have nodes, or get them."""
+"""The tasks of a shared pool as a table, in the order in which they have or get nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from hpcdash.domain.schema import arrow_schema
 from hpcdash.domain.tables import STATE_WIDTH, ColumnSpec, TableSpec
-from hpcdash.services.share.state import Task, in_order
+from hpcdash.services.share.state import Task, sort_tasks
 from hpcdash.services.share.text import format_level, format_turn
 
 POOL_TASKS = TableSpec(
@@ -60,7 +60,7 @@ POOL_TASKS = TableSpec(
 
 
 def task_table(tasks: Sequence[Task]) -> pa.Table:
-    """A row for each, in POOL_TASKS."""
+    """Return a table of tasks with the fields of POOL_TASKS."""
     rows = [
         {
             "id": task.id,
@@ -77,6 +77,6 @@ def task_table(tasks: Sequence[Task]) -> pa.Table:
             "submitted_at": task.submitted_at,
             "why": task.why,
         }
-        for task in in_order(tasks)
+        for task in sort_tasks(tasks)
     ]
     return pa.Table.from_pylist(rows, arrow_schema(POOL_TASKS))

@@ -341,12 +341,12 @@ class Launches:
 
         Raises UsageError for a task that the pool would refuse.
         """
-        from hpcdash.services.share.submission import require_turn
+        from hpcdash.services.share.submission import check_pool
         from hpcdash.services.submit.request_lint import slot_type_in
 
         slot_type = slot_type_in(request, await self.queues.offers())
         named = replace(request, name=script.job_name)
-        message = await require_turn(self.store, self.pools, named, slot_type)
+        message = await check_pool(self.store, self.pools, named, slot_type)
         return replace(script, warnings=(message, *script.warnings)) if message else script
 
     async def _add_code_state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,31 +23,30 @@ _PUBLISHED_SECONDS = 7.0
 
 
 class ShareActions:
-    """Handlers of the registry's actions on tasks of a pool."""
+    """Handlers of the actions on tasks of a pool."""
 
     def __init__(self, screen: DashboardScreen, runner: ActionRunner) -> None:
         self.screen = screen
         self.runner = runner
 
     def do_raise_task(self) -> None:
-        self._begin("raise")
+        self._start("raise")
 
     def do_lower_task(self) -> None:
-        self._begin("lower")
+        self._start("lower")
 
     def do_suspend_task(self) -> None:
         from hpcdash.ui.share.view import ShareView
 
         view = self.screen.view
         tasks = view.chosen_tasks() if isinstance(view, ShareView) else []
-        self._begin(
-            "resume" if tasks and all(task.state == "paused" for task in tasks) else "suspend"
-        )
+        are_paused = bool(tasks) and all(task.state == "paused" for task in tasks)
+        self._start("resume" if are_paused else "suspend")
 
     def do_stop_task(self) -> None:
-        self._begin("stop")
+        self._start("stop")
 
-    def _begin(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         from hpcdash.services.share.wishes import Wish
 
         start_worker(self.screen, self._carry_out, Wish(name), group="acting")
@@ -72,24 +72,21 @@ class ShareActions:
         if self.screen.view is not view:
             return
         # A task with a request of its own is not interrupted for another.
-        chosen = {task.id for task in tasks}
-        interrupted = {
-            task.id: task for one in planned for task in one.interrupted if task.id not in chosen
-        }
-        lines = [visible(text) for text in format_interrupted(list(interrupted.values()))]
+        job_ids = tuple(task.id for task in tasks)
+        interrupted = {task.id: task for wish_plan in planned for task in wish_plan.interrupted}
+        others = [task for job_id, task in interrupted.items() if job_id not in job_ids]
+        lines = [visible(text) for text in format_interrupted(others)]
+        notes = list(dict.fromkeys(chain.from_iterable(plan.outcome for plan in planned)))
+        if wish is not Wish.STOP and not others:
+            notes += lines
         first = planned[0]
-        outcome = dict.fromkeys(text for one in planned for text in one.outcome)
-        notes = [*outcome, *(lines if wish is not Wish.STOP and not interrupted else ())]
         plan = replace(
             first.plan,
-            request=replace(first.plan.request, job_ids=tuple(task.id for task in tasks)),
-            rows=tuple(row for one in planned for row in one.plan.rows),
-            commands=tuple(command for one in planned for command in one.plan.commands),
+            request=replace(first.plan.request, job_ids=job_ids),
+            rows=tuple(chain.from_iterable(wish_plan.plan.rows for wish_plan in planned)),
+            commands=tuple(chain.from_iterable(wish_plan.plan.commands for wish_plan in planned)),
         )
-        count = len(tasks)
-        title = first.question if count == 1 else f"{wish.capitalize()} {count} tasks?"
-        report = await self.runner.carry_out(
-            Question(plan, notes, lines if interrupted else (), title)
-        )
+        title = first.question if len(tasks) == 1 else f"{wish.capitalize()} {len(tasks)} tasks?"
+        report = await self.runner.carry_out(Question(plan, notes, lines if others else (), title))
         if report is not None:
             call_after(view, _PUBLISHED_SECONDS, view.read)

@@ -1,11 +1,11 @@
-"""A shared pool: how full it is, quotas, who runs, who waits and why, whose turn is next, who was
-interrupted.
-"""
+"""A shared pool: its use, quotas, running and waiting tasks, and interruptions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -34,8 +34,8 @@ from hpcdash.ui.widgets.cells import signs
 
 _NO_POOLS = "No shared pool. [share.NAME] in the configuration defines one: hpcdash config example"
 _NO_TASKS = "No tasks. n submits a request with a priority under share"
-# The signs and colours of the job states that come nearest.
-_LIKE = {
+# Job states whose signs and colours a task's state has.
+_JOB_STATES = {
     "waiting": JobState.PENDING,
     "starting": JobState.PENDING,
     "running": JobState.RUNNING,
@@ -46,18 +46,24 @@ _LIKE = {
     "refused": JobState.FAILED,
     "stopped": JobState.CANCELLED,
 }
-_ORDER = tuple(_LIKE)
-_BAR_CELLS, _QUOTA_CELLS, _WIDE = 20, 6, 90
-_MAX_TOLD = 500
+_BAR_CELLS = 20
+_QUOTA_BAR_CELLS = 6
+_WIDE_CELLS = 90
+_MAX_INTERRUPTIONS = 500
+
+
+def state_sign(state: str) -> str:
+    return signs().states.get(_JOB_STATES.get(state, JobState.UNKNOWN), "?")
 
 
 def state_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    state = _LIKE.get(value or "", JobState.UNKNOWN)
-    return f"{signs().states.get(state, '?')} {visible(value or 'unknown')}", style_name(state)
+    state = value or "unknown"
+    style = style_name(_JOB_STATES.get(state, JobState.UNKNOWN))
+    return f"{state_sign(state)} {visible(state)}", style
 
 
 def count_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """A count that is of interest where it is not 0."""
+    """Return a count, and no text for 0."""
     return str(value) if value else ""
 
 
@@ -68,7 +74,7 @@ def labels_cell(value: list[str] | None, row: cells.RowContext) -> cells.Cell:
 class ShareView(ReadTableView):
     """One pool of the cluster.
 
-    While shown, its coordinator's file is read at the interval of one's own jobs.
+    While shown, its published state is read at the interval of the user's own jobs.
     """
 
     SPEC = POOL_TASKS
@@ -82,7 +88,7 @@ class ShareView(ReadTableView):
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         self._readers = [PoolReader(session.store, pool) for pool in session.pools]
-        self._at = 0
+        self._index = 0
         self._queried_at = 0.0
         super().__init__(session, **rest)
 
@@ -100,19 +106,19 @@ class ShareView(ReadTableView):
 
     @property
     def reader(self) -> PoolReader:  # type: ignore[override]
-        return self._readers[self._at]
+        return self._readers[self._index]
 
     @property
     def pool(self) -> Pool | None:
         return self.reader.state if self._readers else None
 
     def pointed_task(self) -> Task | None:
-        """The task that is pointed at."""
-        row_id = self.rows.cursor_id if self.is_live else None
-        return None if self.pool is None or row_id is None else self.pool.task(row_id)
+        """Return the task under the cursor."""
+        job_id = self.pointed_job()
+        return None if self.pool is None or job_id is None else self.pool.task(job_id)
 
     def chosen_tasks(self) -> list[Task]:
-        """The marked tasks in the order in which they came, else the one that is pointed at."""
+        """Return the marked tasks in their order of submission, or the task under the cursor."""
         pool = self.pool
         pointed = self.pointed_task()
         if pool is None or not self.marks():
@@ -163,11 +169,11 @@ class ShareView(ReadTableView):
         self._show_about()
 
     def do_next_pool(self) -> None:
-        """The next pool of the configuration."""
+        """Show the next pool of the configuration."""
         if len(self._readers) < 2:
             self.notify("no other pool", timeout=3)
             return
-        self._at = (self._at + 1) % len(self._readers)
+        self._index = (self._index + 1) % len(self._readers)
         self._error = None
         self.show_read()
         self.read()
@@ -197,14 +203,11 @@ class ShareView(ReadTableView):
         pool = self.pool
         if pool is None:
             return "", ""
-        numbers = [(state, sum(task.state == state for task in pool.tasks)) for state in _ORDER]
-        reported = [
-            (signs().states.get(_LIKE[state], "?"), count, state)
-            for state, count in numbers
-            if count
-        ]
-        return " ".join(f"{sign}{count} {state}" for sign, count, state in reported), " ".join(
-            f"{sign}{count}" for sign, count, _ in reported
+        counter = Counter(task.state for task in pool.tasks)
+        shown = [state for state in _JOB_STATES if counter[state]]
+        return (
+            " ".join(f"{state_sign(state)}{counter[state]} {state}" for state in shown),
+            " ".join(f"{state_sign(state)}{counter[state]}" for state in shown),
         )
 
     def placeholder(self) -> str:
@@ -225,9 +228,12 @@ class ShareView(ReadTableView):
     # -- lines above and below the table
 
     def on_resize(self) -> None:
-        for part in self.query(".about"):
-            part.set_class(self.app.size.height >= FRAMED_LINES, "panel")
+        self.query(".about").set_class(self._is_framed, "panel")
         self._show_about()
+
+    @property
+    def _is_framed(self) -> bool:
+        return self.app.size.height >= FRAMED_LINES
 
     def _show_about(self) -> None:
         if not self.is_live:
@@ -239,116 +245,101 @@ class ShareView(ReadTableView):
             below.display = False
             return
         width = max(30, self.size.width - 4)
-        title = f"Pool {visible(pool.pool)}" + (
-            f" ({self._at + 1} of {len(self._readers)})" if self._more else ""
-        )
+        title = f"Pool {visible(pool.pool)}"
+        if len(self._readers) > 1:
+            title += f" ({self._index + 1} of {len(self._readers)})"
         self.query_one("#pool", Vertical).border_title = Content(title)
-        self.query_one(".use", Static).update(self._use(pool, width))
-        self.query_one(".quotas", Static).update(Content("\n").join(self._quotas(pool, width)))
-        silence = self.query_one(".silent", Static)
-        message = "\n".join(
-            filter(None, (text.format_silence(pool, self.now()), text.format_outsiders(pool)))
+        self.query_one(".use", Static).update(self._format_use(pool, width))
+        self.query_one(".quotas", Static).update(
+            Content("\n").join(self._format_quotas(pool, width))
         )
+        warnings = (text.format_silence(pool, self.now()), text.format_foreign_jobs(pool))
+        message = "\n".join(filter(None, warnings))
+        silence = self.query_one(".silent", Static)
         silence.display = bool(message)
         silence.update(message)
-        # A third of what is free below the first lines.
-        lines = (
-            max(0, (self.app.size.height - FRAMED_LINES) // 3 + 2)
-            if self.app.size.height >= FRAMED_LINES
-            else 0
-        )
-        past = list(self._past(pool))[:lines]
-        below.display = bool(past)
-        self.query_one(".past", Static).update("\n".join(clip(one, width) for one in past))
+        # A third of the lines below the first ones.
+        max_lines = (self.app.size.height - FRAMED_LINES) // 3 + 2 if self._is_framed else 0
+        interruptions = islice(self._format_interruptions(pool), max_lines)
+        lines = [clip(line, width) for line in interruptions]
+        below.display = bool(lines)
+        self.query_one(".past", Static).update("\n".join(lines))
 
-    @property
-    def _more(self) -> bool:
-        return len(self._readers) > 1
-
-    def _use(self, pool: Pool, width: int) -> Content:
-        """The pool's gauge, and whose turn is next."""
-        name = "" if self.app.size.height >= FRAMED_LINES else f"{visible(pool.pool)} "
-        size = _BAR_CELLS if width >= _WIDE else _BAR_CELLS // 2
+    def _format_use(self, pool: Pool, width: int) -> Content:
+        """Format the use of the pool with a bar, and the next task."""
+        name = "" if self._is_framed else f"{visible(pool.pool)} "
+        size = _BAR_CELLS if width >= _WIDE_CELLS else _BAR_CELLS // 2
         bar = _bar(pool.nodes_used / pool.nodes if pool.nodes else 1.0, size)
         message = text.format_use(pool)
-        following = next((task for task in pool.tasks if task.place == 1), None)
-        after = f"   next: {text.format_task(following)}" if following is not None else ""
-        reported = clip(f"{message}{after}", max(10, width - size - len(name) - 1))
-        return Content.assemble((name, "bold"), bar, " ", reported)
+        for task in pool.tasks:
+            if task.place == 1:
+                message += f"   next: {text.format_task(task)}"
+        message = clip(message, max(10, width - size - len(name) - 1))
+        return Content.assemble((name, "bold"), bar, " ", message)
 
-    def _quotas(self, pool: Pool, width: int) -> Iterator[Content]:
-        """One's own quotas on a line with gauges, then those of others, as many as there is room
-        for.
-        """
-        users = text.quota_users(pool, self.session.store.user or "")
+    def _format_quotas(self, pool: Pool, width: int) -> Iterator[Content]:
+        """Yield a line with the user's own quotas, then lines of others, as many as fit."""
         levels = text.quota_levels(pool)
         if not levels:
             yield Content.styled("no quota: this pool does not run tasks", "$text-warning")
             return
-        tall = self.app.size.height
-        most = 1 if tall < FRAMED_LINES else max(2, (tall - FRAMED_LINES) // 4 + 2)
+        max_users = 1
+        if self._is_framed:
+            max_users = (self.app.size.height - FRAMED_LINES) // 4 + 2
+        users = text.quota_users(pool, self.session.store.user or "")[:max_users]
         names = {user: "everyone" if user == EVERYONE else visible(user) for user in users}
-        shown = users[:most] if users else []
-        label = min(16, max(len(names[user]) for user in shown))
-        has_bars = label + sum(_QUOTA_CELLS + 10 + len(level) for level in levels) <= width
-        for user in shown:
-            parts = [Content.styled(f"{clip(names[user], label):<{label}}", "$table-dim")]
-            left = width - label
+        name_width = min(16, max(map(len, names.values())))
+        has_bars = name_width + sum(_QUOTA_BAR_CELLS + 10 + len(level) for level in levels) <= width
+        for user, name in names.items():
+            parts = [Content.styled(f"{clip(name, name_width):<{name_width}}", "$table-dim")]
+            left = width - name_width
             for level in levels:
                 quota = text.format_quota(pool, user, level)
-                taken, _, total = quota.partition("/")
+                used, _, total = quota.partition("/")
                 quota = quota or signs().missing
                 bar = Content("")
                 if has_bars:
-                    # Tasks of one priority are listed together.
+                    # The columns of all users are aligned.
                     quota = f"{quota:<5}"
-                    has_quota = bool(total) and int(total) > 0
-                    bar = (
-                        _bar(int(taken) / int(total), _QUOTA_CELLS)
-                        if has_quota
-                        else Content(" " * _QUOTA_CELLS)
-                    )
-                    bar = Content.assemble(bar, " ")
-                left -= 4 + len(level) + len(quota) + (_QUOTA_CELLS + 1 if has_bars else 0)
+                    bar = Content(" " * (_QUOTA_BAR_CELLS + 1))
+                    if total and int(total) > 0:
+                        bar = Content.assemble(_bar(int(used) / int(total), _QUOTA_BAR_CELLS), " ")
+                left -= 4 + len(level) + bar.cell_length + len(quota)
                 if left < 0:
                     parts.append(Content(" …"))
                     break
                 parts.append(Content.assemble("   ", (f"{level} ", "$table-dim"), bar, quota))
             yield Content("").join(parts)
 
-    def _past(self, pool: Pool) -> Iterator[str]:
-        for task, run in pool.interruptions()[:_MAX_TOLD]:
-            at = cells.short_instant(
-                run.ended_at or task.submitted_at, self.now(), self.session.zone
-            )
-            yield f"{at:>10}  {text.format_interruption(task, run)}"
+    def _format_time(self, time: datetime | None) -> str:
+        if time is None:
+            return signs().missing
+        return cells.short_instant(time, self.now(), self.session.zone)
+
+    def _format_interruptions(self, pool: Pool) -> Iterator[str]:
+        for task, run, ended_at in pool.interruptions()[:_MAX_INTERRUPTIONS]:
+            yield f"{self._format_time(ended_at):>10}  {text.format_interruption(task, run)}"
 
     def do_interruptions(self) -> None:
-        """Show the runs of the selected task, and all interruptions with their time and saving."""
+        """Show the runs of the selected task, and all interruptions."""
         pool = self.pool
         task = self.pointed_task()
-        lines = [] if pool is None else list(self._past(pool))
+        lines = [] if pool is None else list(self._format_interruptions(pool))
         lines = lines or ["No task was interrupted."]
         title = "Interrupted"
         if task is not None and task.runs:
-            lines = [*self._runs(task), "", title, *lines]
+            lines = [*self._format_runs(task), "", title, *lines]
             title = f"Runs of {text.format_task(task)}"
         self.app.push_screen(TextDialog(title, Text("\n".join(lines))))
 
-    def _runs(self, task: Task) -> Iterator[str]:
-        """`1  17:46 to 17:47  NORMAL  saved`, the newest first."""
-
-        def moment(at: datetime | None) -> str:
-            return (
-                signs().missing
-                if at is None
-                else cells.short_instant(at, self.now(), self.session.zone)
-            )
-
+    def _format_runs(self, task: Task) -> Iterator[str]:
+        """Format the runs of a task, the newest first: `1  17:46 to 17:47  NORMAL  saved`."""
         for run in reversed(task.runs):
-            ended = "" if run.ended_at is None and not run.how else f" to {moment(run.ended_at)}"
+            time = self._format_time(run.started_at)
+            if run.ended_at is not None or run.how:
+                time += f" to {self._format_time(run.ended_at)}"
             how = f"  {text.HOW.get(run.how, visible(run.how))}" if run.how else ""
-            yield f"{run.run:>4}  {moment(run.started_at)}{ended}  {run.level}{how}"
+            yield f"{run.run:>4}  {time}  {run.level}{how}"
 
     # -- text
 
@@ -359,17 +350,13 @@ class ShareView(ReadTableView):
         task = self.pointed_task()
         if task is None:
             return ""
-        runs = [run for run in task.runs if run.started_at is not None]
         parts = [visible(task.why)]
-        if runs:
-            began = cells.short_instant(
-                runs[-1].started_at or task.submitted_at, self.now(), self.session.zone
-            )
-            parts.append(f"run {runs[-1].run} began {began}")
+        if started := [run for run in task.runs if run.started_at is not None]:
+            last = started[-1]
+            parts.append(f"run {last.run} began {self._format_time(last.started_at)}")
         if task.suspended:
-            parts.append(
-                f"suspended {task.suspended} times" if task.suspended > 1 else "suspended once"
-            )
+            times = f"{task.suspended} times" if task.suspended > 1 else "once"
+            parts.append(f"suspended {times}")
         return "  ·  ".join(filter(None, parts))
 
     # -- job of a task

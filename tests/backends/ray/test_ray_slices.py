@@ -28,8 +28,8 @@ from hpcdash.backends.ray.driver.outcomes import (
     error_outcome,
     error_text,
     exit_outcome,
-    may_grow,
-    size_to_take,
+    is_growth_due,
+    largest_size,
     slice_problem,
     slice_variables,
     verdict,
@@ -38,14 +38,15 @@ from hpcdash.backends.ray.driver.status import (
     SliceRunStatus,
     format_waiting,
     labelled,
-    near,
     ranges,
+    similar_types,
     task_name,
     with_record,
 )
-from hpcdash.backends.ray.jobs import DriverLogs, job_row
-from hpcdash.backends.ray.requests import RaySubmit, logged_result
+from hpcdash.backends.ray.jobs import job_row
+from hpcdash.backends.ray.logs import RayLogs
 from hpcdash.backends.ray.slices import log_parts, part_pattern, slice_run, slice_type, worker_rows
+from hpcdash.backends.ray.submit import RaySubmit, logged_result
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.demand import format_finding
@@ -448,7 +449,7 @@ def test_one_preempted_worker_outranks_those_that_failed(kinds: list[str], kind:
 
 
 def test_preemptions_and_failures_are_counted_apart() -> None:
-    attempts = Attempts(most_preemptions=1, most_failures=0)
+    attempts = Attempts(max_preemptions=1, max_failures=0)
     preempted, failed = Outcome("preempted", ""), Outcome("failed", "")
     assert not attempts.after(preempted, HOUR).is_over
     assert attempts.after(preempted, HOUR).after(preempted, HOUR).is_over
@@ -476,20 +477,20 @@ def test_the_next_attempt_waits_longer_after_each_that_ended_soon() -> None:
 
 
 def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_as_long_as_asked() -> None:
-    assert [size_to_take((2, 4, 8), available) for available in (1, 2, 7, 9)] == [None, 2, 4, 8]
+    assert [largest_size((2, 4, 8), available) for available in (1, 2, 7, 9)] == [None, 2, 4, 8]
     often = {"after": 12 * HOUR, "every": 3 * HOUR}
-    assert not may_grow((2, 4), 2, changed_at=0, looked_at=0, now=11 * HOUR, **often)
-    assert may_grow((2, 4), 2, changed_at=0, looked_at=0, now=12 * HOUR, **often)
-    assert not may_grow((2, 4), 2, changed_at=0, looked_at=10 * HOUR, now=12 * HOUR, **often)
-    assert not may_grow((2, 4), 4, changed_at=0, looked_at=0, now=99 * HOUR, **often)
+    assert not is_growth_due((2, 4), 2, changed_at=0, checked_at=0, now=11 * HOUR, **often)
+    assert is_growth_due((2, 4), 2, changed_at=0, checked_at=0, now=12 * HOUR, **often)
+    assert not is_growth_due((2, 4), 2, changed_at=0, checked_at=10 * HOUR, now=12 * HOUR, **often)
+    assert not is_growth_due((2, 4), 4, changed_at=0, checked_at=0, now=99 * HOUR, **often)
     asked = request('command = "true"\nslice = "v4-8"\ngrow_after = "12h"\ngrow_every = 60\n')
     assert (asked.grow_after, asked.grow_every) == (12 * 3600, 60)
     assert read_request(request_text(asked), "again.toml") == asked
 
 
 def test_several_slices_find_the_first_one() -> None:
-    assert slice_variables(0, ["10.0.0.1"]) == ()
-    assert dict(slice_variables(1, ["10.0.0.1", "10.0.0.9"])) == {
+    assert slice_variables(0, ["10.0.0.1"]) == {}
+    assert slice_variables(1, ["10.0.0.1", "10.0.0.9"]) == {
         "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1:8081",
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_PORT": "8081",
@@ -664,15 +665,15 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 
 
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
-    near_kinds = near("v4-12", ["v5p-8", "v4-16"])
-    words = format_waiting(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
+    similar = similar_types("v4-12", ["v5p-8", "v4-16"])
+    words = format_waiting(1, "v4-12", acquired=0, free=0, total=0, types=similar)
     assert (
         words
         == "waiting for 1 slice of v4-12: 0 found so far; the cluster has none, only v4-16, v5p-8"
     )
-    in_use = format_waiting(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
+    in_use = format_waiting(1, "v4-16", acquired=0, free=0, total=2, types=["v4-16"])
     assert in_use == "waiting for 1 slice of v4-16: 0 found so far; 0 of 2 free"
-    too_many = format_waiting(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
+    too_many = format_waiting(8, "v4-16", acquired=1, free=1, total=2, types=["v4-16"])
     assert too_many == "waiting for 8 slices of v4-16: 1 found so far; the cluster has 2"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
@@ -785,7 +786,7 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
             newest is not None
         )
     assert (
-        DriverLogs()
+        RayLogs()
         .request(parts[-1][2])
         .endswith(
             "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
@@ -801,12 +802,12 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
         "a#worker1",
     ):
         assert (
-            DriverLogs()
+            RayLogs()
             .request(f"/ray-logs/n/{name}")
             .endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
         )
     assert (
-        DriverLogs()
+        RayLogs()
         .request("/ray-logs/n/x.log#worker1.log#worker2")
         .endswith(
             "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"

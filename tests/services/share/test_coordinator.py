@@ -177,7 +177,7 @@ class Lab:
 
     def hows(self, job_id: str) -> list[str]:
         """How each of a task's runs ended."""
-        return [run[-1] for run in self.database.task_runs([job_id], 99).get(job_id, [])]
+        return [run.how for run in self.database.task_runs([job_id], 99).get(job_id, [])]
 
     def sent(self, *words: str) -> int:
         """How often Slurm was told something."""
@@ -244,7 +244,7 @@ async def test_a_task_is_silent_once_neither_its_output_nor_its_errors_grow(lab:
     await lab.step(1000.0)
     await lab.step()
     assert set(lab.states().values()) == {"failed"}
-    assert {one.words for one in lab.database.tasks()} == {"no log output for 1800 s"}
+    assert {one.reason for one in lab.database.tasks()} == {"no log output for 1800 s"}
 
 
 async def test_a_task_that_has_saved_is_suspended_however_long_it_was_silent(lab: Lab) -> None:
@@ -341,7 +341,8 @@ async def test_a_task_that_follows_another_job_has_no_turn_before(lab: Lab) -> N
     assert told[after] == (None, f"waits for job {first}")
     assert told[other] == (1, "waits for 1 node")
     # It takes no nodes, whatever its priority: whoever does interrupts somebody.
-    assert [task.id for task in pool.interrupted_by(other, priority=HIGH)] == [first]
+    raised = replace(next(task for task in pool.tasks if task.id == other), priority=HIGH.name)
+    assert [task.id for task in pool.interrupted_by(raised)] == [first]
     watch = PoolsRule(no_turn_seconds=60)
     later = pool.taken_at + timedelta(seconds=100)
     stuck = [task.id for task in pool.tasks if [*find_stuck(pool, task, watch, later)]]
@@ -357,7 +358,7 @@ async def test_a_job_that_is_no_task_is_named_with_the_nodes_it_takes(lab: Lab) 
     await lab.run_all()
     pool = lab.coordinator.state()
     assert lab.states() == {task: "waiting"}
-    assert (pool.nodes_usable, text.format_outsiders(pool)) == (
+    assert (pool.nodes_usable, text.format_foreign_jobs(pool)) == (
         1,
         "not tasks of the pool: job 2 of eve on 1 node",
     )
@@ -412,7 +413,7 @@ async def test_a_start_that_does_not_come_about_is_taken_back(lab: Lab) -> None:
     del lab.transport.answers["scontrol release"]
     await lab.run_all()
     assert lab.states() == {task: "waiting", other: "running"}
-    assert lab.task(task).words.startswith("did not start: job 1: release: ")
+    assert lab.task(task).reason.startswith("did not start: job 1: release: ")
 
 
 async def test_how_a_run_ended_is_not_told_by_the_command_of_the_run_before(lab: Lab) -> None:
@@ -487,7 +488,7 @@ async def test_a_task_that_is_requeued_after_its_end_is_admitted_as_it_is_now(la
     lab.jobs[task] = job | HELD
     await lab.run_all()
     assert lab.states() == {task: "refused", twin: "running"}
-    assert lab.task(task).words == f"{KEEPER} has a task of this name: job {twin}"
+    assert lab.task(task).reason == f"{KEEPER} has a task of this name: job {twin}"
 
 
 async def test_a_disk_that_does_not_respond_holds_up_its_own_task_alone(

@@ -84,7 +84,7 @@ class Pool:
                     one if one.level == level else one.moved(level, self.now, since=one.since)
                 )
             for one in map(self.running.__getitem__, raised):
-                assert self.held(one.task.user, one.level) <= self.quotas.of(
+                assert self.held(one.task.user, one.level) <= self.quotas.limit(
                     one.task.user, one.level
                 )
             if decision.suspend or decision.start:
@@ -94,7 +94,7 @@ class Pool:
             for task, level in decision.start:
                 self.running[task.id] = RunningTask(self.waiting.pop(task.id), level, self.now)
                 # At no moment more than its quota, nor than the pool.
-                assert self.held(task.user, level) <= self.quotas.of(task.user, level)
+                assert self.held(task.user, level) <= self.quotas.limit(task.user, level)
                 assert self.free() >= 0
             if not decision.suspend and not decision.start:
                 self.leave()
@@ -333,14 +333,14 @@ def check(pool: Pool, decisions: list[Decision]) -> None:
     used: Counter[tuple[str, Priority]] = Counter()
     for one in pool.running.values():
         used[one.task.user, one.level] += one.task.nodes
-    assert all(nodes <= pool.quotas.of(*key) for key, nodes in used.items())
+    assert all(nodes <= pool.quotas.limit(*key) for key, nodes in used.items())
     # Where something with quota waits, the first of it would not fit if all of lower priorities
     # were gone.
     heads = [line[0] for key, line in queue_up(pool.waiting.values()).items() if key[1] != AUTO]
     ready = [
         task
         for task in heads
-        if used[task.user, task.level] + task.nodes <= pool.quotas.of(task.user, task.level)
+        if used[task.user, task.level] + task.nodes <= pool.quotas.limit(task.user, task.level)
     ]
     if ready:
         blocker = pool.decide().blocker
@@ -390,7 +390,7 @@ def test_the_rules_hold_whatever_happens(
                 # Of other users only those that it passes who have no quota, or hold an earlier
                 # place by what runs.
                 for one in passed if task.level != AUTO else ():
-                    assert pool.held(one.user, one.level) or one.nodes > pool.quotas.of(
+                    assert pool.held(one.user, one.level) or one.nodes > pool.quotas.limit(
                         one.user, one.level
                     )
     # Nothing comes any more: all that was not refused runs to its end.

@@ -20,7 +20,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.share import text
 from hpcdash.services.share.coordinator import pool_rules
-from hpcdash.services.share.database import ShareDatabase, StoredTask, unfinished_tasks
+from hpcdash.services.share.database import ShareDatabase, StoredTask
 from hpcdash.services.share.scheduling import decide, queue_up
 from hpcdash.services.share.state import (
     MAX_BYTES,
@@ -71,10 +71,10 @@ class Tasks:
         at = NOW - 3600 + 60 * self.count
         given = {
             "state": "waiting",
-            "words": "",
+            "reason": "",
             "level": None,
             "since": None,
-            "asked_at": None,
+            "requested_at": None,
         } | fields
         task = StoredTask(
             id=str(self.count),
@@ -105,14 +105,13 @@ class Tasks:
     ) -> str:
         job_id = self.add(user, priority, nodes)
         with self.database.writing(NOW):
-            self.database.begin(job_id, priority if level is None else level, NOW - 600)
-            self.database.change("UPDATE tasks SET state = 'running' WHERE id = ?", job_id)
-            self.database.change("UPDATE runs SET started_at = ? WHERE task = ?", NOW - 600, job_id)
+            self.database.begin_run(job_id, priority if level is None else level, NOW - 600)
+            self.database.start_run(job_id, NOW - 600)
         return job_id
 
     def state(self) -> Pool:
         """As the coordinator publishes it."""
-        stored = unfinished_tasks(self.database)
+        stored = self.database.unfinished_tasks()
         decision = decide(
             [one.running_task for one in stored if one.state == "running"],
             queue_up(one.pool_task for one in stored if one.state == "waiting"),
@@ -159,6 +158,12 @@ def test_each_that_waits_says_why_and_when_it_is_its_turn(database: ShareDatabas
     assert text.format_quota(state, "bob", "HIGH") == "2/4"
 
 
+def interrupted_users(pool: Pool, job_id: str, **changes: str) -> list[str]:
+    task = next(task for task in pool.tasks if task.id == job_id)
+    changed = msgspec.structs.replace(task, **changes)
+    return [interrupted.user for interrupted in pool.interrupted_by(changed)]
+
+
 def test_the_interrupted_are_those_that_a_wish_takes_nodes_from(database: ShareDatabase) -> None:
     tasks = Tasks(database)
     tasks.run("ada", NORMAL, 2)
@@ -167,9 +172,9 @@ def test_the_interrupted_are_those_that_a_wish_takes_nodes_from(database: ShareD
     paused = tasks.add("bob", HIGH, 4, state="paused")
     state = tasks.state()
     # AUTO has quota left above NORMAL.
-    assert [task.user for task in state.interrupted_by(wish, priority=HIGH)] == ["ada"]
-    assert [task.user for task in state.interrupted_by(paused, is_paused=False)] == ["ada", "cleo"]
-    assert state.interrupted_by(wish, is_paused=True) == []
+    assert interrupted_users(state, wish, priority="HIGH") == ["ada"]
+    assert interrupted_users(state, paused, state="waiting") == ["ada", "cleo"]
+    assert interrupted_users(state, wish, state="paused") == []
 
 
 def test_the_history_of_interruptions_is_newest_first_and_says_how(database: ShareDatabase) -> None:
@@ -184,7 +189,9 @@ def test_the_history_of_interruptions_is_newest_first_and_says_how(database: Sha
         with database.writing(NOW):
             database.end_run(task, "waiting", NOW - ended, how)
     # What a person suspended was not interrupted for another.
-    assert [text.format_interruption(*one) for one in tasks.state().interruptions()] == [
+    assert [
+        text.format_interruption(task, run) for task, run, _ in tasks.state().interruptions()
+    ] == [
         "job 2 (task2) of bob at NORMAL after 8 min: too slow to save",
         "job 1 (task1) of ada at NORMAL after 6 min: saved",
     ]

@@ -66,7 +66,7 @@ async def test_a_task_of_another_account_is_told_as_that_account(site: SudoSite)
     folder = launch(site, site.alice)
     task = files(site, folder, site.alice)
     assert not await task.is_ready()
-    assert await task.tell()
+    assert await task.request_suspend()
     assert ((folder / "suspend").read_bytes(), (folder / "suspend").owner()) == (
         b"suspend\n",
         site.alice,
@@ -84,7 +84,7 @@ async def test_nobody_is_told_in_the_folder_of_somebody_else(site: SudoSite) -> 
     folder = launch(site, site.bob)
     (folder / "suspend.ready").write_text("ready\n")
     task = files(site, folder, site.alice)
-    assert (await task.tell(), await task.is_ready()) == (False, False)
+    assert (await task.request_suspend(), await task.is_ready()) == (False, False)
     assert (folder / "suspend").read_bytes() == b""
 
 
@@ -99,7 +99,7 @@ async def test_no_command_is_written_outside_the_launches(site: SudoSite, place:
     shutil.chown(mine, site.alice)
     shutil.chown(mine / "suspend", site.alice)
     task = files(site, place.format(home=site.home(site.alice), root=site.root), site.alice)
-    assert not await task.tell()
+    assert not await task.request_suspend()
     assert (mine / "suspend").read_bytes() == b""
 
 
@@ -117,7 +117,7 @@ async def test_a_command_file_that_is_none_is_not_written_to(site: SudoSite, kin
         case "folder":
             (folder / "suspend").mkdir()
     for account in (site.alice, ""):
-        assert not await files(site, folder, account).tell()
+        assert not await files(site, folder, account).request_suspend()
     assert target.read_text() == "precious"
 
 
@@ -125,7 +125,7 @@ async def test_a_command_file_that_is_none_is_not_written_to(site: SudoSite, kin
 async def test_nobody_outside_the_rules_is_told(site: SudoSite, account: str) -> None:
     folder = launch(site, site.alice)
     named = site.outsider if account == "outsider" else account
-    assert not await files(site, folder, named).tell()
+    assert not await files(site, folder, named).request_suspend()
     assert (folder / "suspend").read_bytes() == b""
 
 
@@ -133,7 +133,7 @@ async def test_a_hard_link_to_another_file_of_ones_own_is_not_emptied(tmp_path: 
     (tmp_path / "precious").write_text("precious")
     os.link(tmp_path / "precious", tmp_path / "suspend")
     task = TaskFiles(LocalTransport(), str(tmp_path))
-    assert not await task.tell()
+    assert not await task.request_suspend()
     assert (tmp_path / "precious").read_text() == "precious"
 
 

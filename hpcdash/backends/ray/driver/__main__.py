@@ -1,6 +1,6 @@
-"""`python -m slice_driver`: takes slices, runs the request's command on their workers, and retries.
+"""`python -m slice_driver`: acquires slices, runs the command on their workers, and retries.
 
-The request is request.json in the working directory. Lines that begin with "hpcdash:" report its
+The request is request.json in the working directory. Lines that begin with "hpcdash:" report the
 progress.
 """
 
@@ -36,8 +36,8 @@ from slice_driver.outcomes import (
     error_outcome,
     error_text,
     exit_outcome,
-    may_grow,
-    size_to_take,
+    is_growth_due,
+    largest_size,
     slice_problem,
     slice_variables,
     verdict,
@@ -47,35 +47,36 @@ from slice_driver.status import (
     SliceRunStatus,
     format_not_started,
     format_waiting,
-    near,
+    similar_types,
     task_name,
     with_record,
 )
 
-# Wait for more slices than the least once the least are acquired.
+# Wait for more slices once the smallest size is acquired.
 _GATHER_SECONDS = 30.0
-# Interval at which a waiting run logs its state and checks again.
+# Longest interval at which a waiting run logs its state and checks again.
 _WAIT_SECONDS = 60.0
 # The workers of a new slice join one after the other.
-_FIRST_LOOK_SECONDS = 5.0
-_LOOK_SECONDS = 30.0
+_FIRST_WAIT_SECONDS = 5.0
+_CHECK_SECONDS = 30.0
 _MASTER_PORT = "29500"
 _LIBRARY = "hpcdash-job.zip"
-# Names the folder of the package, for the command.
-PACKAGE = "HPCDASH_PACKAGE"
-_OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
+# Variable with the folder of the package, for the command.
+_PACKAGE = "HPCDASH_PACKAGE"
+_NODE_RESOURCES = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
 # Key of Ray's record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
-_RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
+_RECORD_KEY = "_ray_internal_job_info_"
+_RECORD_NAMESPACE = b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-# Successes that come one by one are published together.
+# Successes within this time are published together.
 _PUBLISH_SECONDS = 10.0
 # A dying node stops accepting connections within this time.
 _NOTICE_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
-# Free slices to grow into are obtained within this time.
+# Free slices for growth are acquired within this time.
 _GROW_SECONDS = 10.0
-# The last output of workers comes a little after they have ended.
+# The last output of workers arrives a little after they have ended.
 _LAST_LINES_SECONDS = 1.0
 
 
@@ -85,52 +86,55 @@ def report(text: str) -> None:
 
 @ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)
 class SliceHead:
-    """Holder of the head resource of one slice, so that no other job takes the slice meanwhile."""
+    """Actor with the head resource of a slice, so that no other job acquires it."""
 
     def __init__(self) -> None:
-        self._is_over = threading.Event()
-        self._begun: set[int] = set()
+        self._is_released = threading.Event()
+        self._started: set[int] = set()
 
     def describe(self) -> dict[str, Any]:
-        """This slice, as outcomes.slice_of has it."""
-        here = ray.get_runtime_context().get_node_id()
+        """Describe this slice as outcomes.describe_slice does."""
+        own_id = ray.get_runtime_context().get_node_id()
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        own = next(node for node in nodes if node["NodeID"] == here)
-        found: dict[str, Any] = describe_slice(nodes, _find_pod(own["Resources"]), here)
-        return found
+        own = next(node for node in nodes if node["NodeID"] == own_id)
+        described: dict[str, Any] = describe_slice(nodes, _find_pod(own["Resources"]), own_id)
+        return described
 
-    def begin(self, worker: int) -> None:
-        """A worker's task has started."""
-        self._begun.add(worker)
+    def add_started(self, worker: int) -> None:
+        """Record that a worker's task has started."""
+        self._started.add(worker)
 
-    def begun(self) -> set[int]:
-        return self._begun
+    def started(self) -> set[int]:
+        return self._started
 
     def hold(self) -> None:
-        """Block until the slice is released, so that a waiting caller learns it."""
-        self._is_over.wait()
+        """Block until the slice is released; the call fails if this actor is lost."""
+        self._is_released.wait()
 
-    def let_go(self) -> None:
-        """End `hold`, which is no failure then."""
-        self._is_over.set()
+    def release(self) -> None:
+        """End `hold` without a failure."""
+        self._is_released.set()
 
 
 def _find_pod(resources: Mapping[str, float]) -> str:
-    """A slice's own resource on its first worker: named after the slice, on no other node but its
-    workers.
+    """Return a slice's own resource, by the resources of its first worker.
+
+    It has the slice's name, and only the slice's workers have it.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from ray.util.accelerators import tpu
 
         if (name := tpu.get_current_pod_name()) in resources:
             return str(name)
-    others = [name for name in resources if name not in _OWN and not _NEVER_A_SLICE.match(name)]
-    if len(others) != 1:
+    names = [
+        name for name in resources if name not in _NODE_RESOURCES and not _NEVER_A_SLICE.match(name)
+    ]
+    if len(names) != 1:
         raise RuntimeError(
             "the resource that the workers of this slice share is unknown: "
-            + ", ".join(sorted(others))
+            + ", ".join(sorted(names))
         )
-    return others[0]
+    return names[0]
 
 
 @ray.remote(num_cpus=0, max_retries=0, max_calls=1)
@@ -141,26 +145,29 @@ def run_worker(
     environment: dict[str, str],
     container: dict[str, Any] | None,
 ) -> tuple[int, bool, str]:
-    """(exit status of the command on this worker, whether its machine is being preempted, its
-    address).
+    """Run the command on this worker.
+
+    Return its exit status, whether its machine is preempted, and its address.
     """
-    head.begin.remote(rank)
-    # The package is unpacked on each node, in a place of that node's.
-    library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
-    path = os.pathsep.join(
-        filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")))
-    )
-    environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
+    head.add_started.remote(rank)
+    # The package is unpacked on each node, in a folder of its own.
+    folder = os.getcwd()
+    paths = [environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")]
+    if os.path.exists(_LIBRARY):
+        paths.insert(0, os.path.abspath(_LIBRARY))
+    path = os.pathsep.join(filter(None, paths))
+    environment = {**environment, "PYTHONPATH": path, _PACKAGE: folder}
     address = ray.util.get_node_ip_address()
     name = ""
     if container:
-        # One name a machine: what an earlier attempt left there is removed, whichever rank it had.
+        # One name per machine: the container of an earlier attempt is removed, of whichever rank.
         name = f"{container['name']}-{address.replace(':', '-')}"
-        here = [] if os.getcwd().startswith("/tmp/") else [f"{os.getcwd()}:{os.getcwd()}"]
-        container = {**container, "name": name, "binds": [*container["binds"], *here]}
-        for folder in container["made"]:
+        # /tmp is bound already.
+        own_binds = [] if folder.startswith("/tmp/") else [f"{folder}:{folder}"]
+        container = {**container, "name": name, "binds": [*container["binds"], *own_binds]}
+        for made in container["made"]:
             with contextlib.suppress(OSError):
-                os.makedirs(folder, exist_ok=True)
+                os.makedirs(made, exist_ok=True)
         argv = [*command.container_argv(container, environment), *argv]
     code = command.run(
         argv, environment, node=ray.get_runtime_context().get_node_id(), container=name
@@ -170,9 +177,9 @@ def run_worker(
 
 @dataclass
 class Slice:
-    """Held slice: its actor, its facts, and the reference that is ready once it is released.
+    """An acquired slice: its actor, its resource, and the reference that is ready once it is lost.
 
-    `places` are (address, port, node ID) of its workers, the head's first.
+    `places`: (address, port, node ID) of its workers, the head's first.
     """
 
     head: Any
@@ -180,14 +187,14 @@ class Slice:
     places: list[tuple[str, int, str]]
     lock: Any
 
-    def let_go(self) -> None:
-        self.head.let_go.remote()
+    def release(self) -> None:
+        self.head.release.remote()
         ray.wait([self.lock], timeout=_CONNECT_SECONDS)
         ray.kill(self.head)
 
 
 class SliceRun:
-    """One request from its first attempt to its last."""
+    """Run of a request, from its first attempt to its last."""
 
     def __init__(
         self, request: Mapping[str, Any], publish: Callable[[SliceRunStatus], None]
@@ -197,347 +204,360 @@ class SliceRun:
         self.workers: int = request["workers"]
         self.attempts = Attempts(request["retries_preemption"], request["retries_failure"])
         self.size = 0
-        self.changed_at = self.looked_at = time.monotonic()
-        self.grows_after: float = request["grow_after"]
-        self.grows_every: float = request["grow_every"]
+        self.changed_at = time.monotonic()
+        self.checked_at = self.changed_at
         self.status = SliceRunStatus(self.workers, request["tpus"])
         self.publish = publish
-        # Slices already taken for the larger attempt that comes next.
-        self.more: list[Slice] = []
+        # Slices already acquired for the next, larger attempt.
+        self.additional: list[Slice] = []
 
     def run(self) -> int:
-        """The exit status of the whole."""
+        """Run attempts until one succeeds or none is left, and return the exit status."""
+        status = self.status
         remaining: list[Slice] = []
         while True:
             slices = self.acquire(remaining)
-            names = ", ".join(held.pod for held in slices)
-            self.status.slices, self.status.waiting = [held.pod for held in slices], ""
-            self.status.nodes = [address for held in slices for address, _, _ in held.places]
-            self.status.began, self.status.ended = time.time(), {}
+            status.slices = [acquired.pod for acquired in slices]
+            status.nodes = [address for acquired in slices for address, _, _ in acquired.places]
+            status.waiting = ""
+            status.began = time.time()
+            status.ended = {}
             began = time.monotonic()
-            self.publish(self.status)
-            report(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
+            self.publish(status)
+            self.report(f": {self.attempts.counts}, on {', '.join(status.slices)}")
             try:
                 outcome = self.attempt(slices)
             finally:
-                # When growing, it keeps its slices and adds the new ones.
-                remaining = [*slices, *self.more] if self.more else []
-                self.more = []
-                for held in () if remaining else slices:
-                    held.let_go()
+                # A growing run keeps its slices and adds the new ones.
+                remaining = [*slices, *self.additional] if self.additional else []
+                self.additional = []
+                if not remaining:
+                    for acquired in slices:
+                        acquired.release()
             time.sleep(_LAST_LINES_SECONDS)
-            self.status.waiting = ""
+            status.waiting = ""
             if outcome.kind == SUCCEEDED:
-                self.publish(self.status)
-                report(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
+                self.publish(status)
+                self.report(f" succeeded; {self.attempts.counts}")
                 return 0
-            text = (
-                f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.text}"
-            )
-            report(text)
-            # One that grows goes on at once with what it holds.
-            self.attempts = self.attempts.after(
-                outcome, math.inf if remaining else time.monotonic() - began
-            )
-            self.status.past.append(text)
-            self.status.preempted, self.status.failed = (
-                self.attempts.preempted,
-                self.attempts.failed,
-            )
+            status.past.append(self.report(f" {outcome.kind}: {outcome.worker}, {outcome.text}"))
+            # A growing run continues at once with the slices that it has.
+            seconds = math.inf if remaining else time.monotonic() - began
+            self.attempts = self.attempts.after(outcome, seconds)
+            status.preempted = self.attempts.preempted
+            status.failed = self.attempts.failed
             if self.attempts.is_over:
-                self.publish(self.status)
+                self.publish(status)
                 report(f"no further attempt: {self.attempts.counts}")
                 return outcome.code or 1
+            status.attempt = self.attempts.number
+            status.ended = {}
+            status.slices = ()
+            status.nodes = ()
             pause = self.attempts.pause_seconds
-            self.status.attempt, self.status.ended = self.attempts.number, {}
-            self.status.slices = self.status.nodes = ()
-            self.wait_for(
+            self.publish_waiting(
                 f"attempt {self.attempts.number} begins in {pause:.0f} s"
                 if pause
                 else "waiting for slices"
             )
             time.sleep(pause)
 
-    def wait_for(self, text: str) -> None:
+    def report(self, text: str) -> str:
+        """Report a text about the present attempt, and return it."""
+        text = f"attempt {self.attempts.number}{text}"
+        report(text)
+        return text
+
+    def publish_waiting(self, text: str) -> None:
         self.status.waiting = text
         self.publish(self.status)
 
     def acquire(self, remaining: Sequence[Slice]) -> list[Slice]:
         """Acquire as many slices as are available of the requested sizes, or keep `remaining`.
 
-        Waits for the smallest size, and logs so. Slices that do not suffice are released again and
-        again: a run that waits for them may hold those that this one waits for.
+        Waits for the smallest size, and reports so. Slices that do not suffice are released again
+        and again: another waiting run may hold the others.
         """
-        found = list(remaining)
+        acquired = list(remaining)
         pending = {} if remaining else self._request_slices(max(self.sizes))
-        # Heads of slices that are not whole: while one is held, the next that comes is another.
+        # Heads of slices with missing workers: while one is held, the next request gets another.
         unusable: list[Any] = []
         problems: dict[str, None] = {}
-        began = found_at = time.monotonic()
-        pause = _FIRST_LOOK_SECONDS
-        # No need to wait for what can grow soon.
-        gather = min(_GATHER_SECONDS, self.grows_every)
+        began = time.monotonic()
+        acquired_at = began
+        pause = _FIRST_WAIT_SECONDS
+        # A run that can grow soon need not wait for more.
+        gather = min(_GATHER_SECONDS, self.request["grow_every"])
         while pending:
-            limit = gather if found else pause
-            ready, _ = ray.wait(list(pending), timeout=limit)
+            ready, _ = ray.wait(list(pending), timeout=gather if acquired else pause)
             for reference in ready:
                 head = pending.pop(reference)
                 try:
-                    held = self._described(head, reference)
+                    result = self._check_slice(head, reference)
                 except ray.exceptions.RayError as error:
-                    held = f"a slice cannot be used: {_error_text(error)}"
+                    result = f"a slice cannot be used: {_error_text(error)}"
                 else:
-                    if isinstance(held, str):
+                    if isinstance(result, str):
                         unusable.append(head)
                         pending |= self._request_slices(1)
-                if isinstance(held, str):
-                    report(held)
-                    problems[held] = None
+                if isinstance(result, str):
+                    report(result)
+                    problems[result] = None
                 else:
-                    found.append(held)
-                    found_at = time.monotonic()
-            is_enough = size_to_take(self.sizes, len(found)) is not None
-            if len(found) >= max(self.sizes) or (is_enough and not (ready and pending)):
+                    acquired.append(result)
+                    acquired_at = time.monotonic()
+            is_enough = largest_size(self.sizes, len(acquired)) is not None
+            if len(acquired) >= max(self.sizes) or (is_enough and not (ready and pending)):
                 break
             if ready and pending:
                 continue
-            text = self._waiting(len(found), time.monotonic() - began)
-            self.wait_for("; ".join((*problems, text)))
+            text = self._format_waiting(len(acquired), time.monotonic() - began)
+            self.publish_waiting("; ".join((*problems, text)))
             report(text)
             pause = min(2 * pause, _WAIT_SECONDS)
-            is_held_long = bool(found) and time.monotonic() - found_at >= gather
-            requested = 0 if is_held_long else max(self.sizes) - len(found)
+            is_held_long = bool(acquired) and time.monotonic() - acquired_at >= gather
+            requested = 0 if is_held_long else max(self.sizes) - len(acquired)
             for head in (*unusable, *map(pending.pop, list(pending)[requested:])):
                 ray.kill(head)
             unusable.clear()
             problems.clear()
             if is_held_long:
-                for held in found:
-                    held.let_go()
-                found = []
+                for held in acquired:
+                    held.release()
+                acquired = []
             if not pending:
                 time.sleep(random.uniform(pause / 2, pause))
-                pending = self._request_slices(max(self.sizes) - len(found))
-        size = size_to_take(self.sizes, len(found)) or 0
+                pending = self._request_slices(max(self.sizes) - len(acquired))
+        size = largest_size(self.sizes, len(acquired)) or 0
         for head in (*pending.values(), *unusable):
             ray.kill(head)
-        for held in found[size:]:
-            held.let_go()
+        for held in acquired[size:]:
+            held.release()
         if size != self.size:
-            self.size, self.changed_at = size, time.monotonic()
-        return found[:size]
+            self.size = size
+            self.changed_at = time.monotonic()
+        return acquired[:size]
 
-    def _waiting(self, found: int, seconds: float) -> str:
+    def _format_waiting(self, acquired: int, seconds: float) -> str:
         cluster = ray.cluster_resources()
-        kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
+        types = sorted({match[1] for name in cluster if (match := HEAD_RESOURCE.fullmatch(name))})
         kind = self.request["slice"]
         head = self.request["head_resource"]
-        free = int(ray.available_resources().get(head, 0))
-        text = format_waiting(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
+        text = format_waiting(
+            min(self.sizes),
+            kind,
+            acquired=acquired,
+            free=int(ray.available_resources().get(head, 0)),
+            total=int(cluster.get(head, 0)),
+            types=similar_types(kind, types),
+        )
         return f"{text}, after {seconds / 60:.0f} min"
 
     def _request_slices(self, count: int) -> dict[Any, Any]:
-        """Return the requested heads of slices, by the reference of their facts."""
+        """Return the requested heads of slices, by the reference of their descriptions."""
         actor: Any = SliceHead
         resources = {self.request["head_resource"]: 1}
         heads = [actor.options(resources=resources).remote() for _ in range(count)]
         return {head.describe.remote(): head for head in heads}
 
-    def _described(self, head: Any, reference: Any) -> Slice | str:
-        """A slice that is whole, or what is wrong with it.
+    def _check_slice(self, head: Any, reference: Any) -> Slice | str:
+        """Return a slice with all its workers, or its problem.
 
-        Raises RayError where its head was lost.
+        Raises RayError if its head was lost.
         """
-        reported = ray.get(reference)
-        # A node that is gone is listed for a while.
-        workers = sum(_takes_connections(address, port) for address, port, _ in reported["places"])
-        problem: str = slice_problem(reported, workers, self.request)
-        return problem or Slice(head, reported["pod"], reported["places"], head.hold.remote())
+        described = ray.get(reference)
+        # A lost node stays listed for a while.
+        workers = sum(
+            _accepts_connections(address, port) for address, port, _ in described["places"]
+        )
+        problem: str = slice_problem(described, workers, self.request)
+        return problem or Slice(head, described["pod"], described["places"], head.hold.remote())
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
-        addresses = [held.places[0][0] for held in slices]
-        waiting: dict[Any, int] = {}
-        for index, held in enumerate(slices):
-            resources = {
-                held.pod: 1,
-                **({"TPU": self.request["tpus"]} if self.request["tpus"] else {}),
-            }
-            for rank, (_, _, node) in enumerate(held.places, index * self.workers):
-                variables = self.variables(rank, len(slices), addresses, index)
-                # Rank 0 has to be on MASTER_ADDR.
-                worker = run_worker.options(
-                    resources=resources,
-                    name=task_name(self.attempts.number, rank),
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-                )
-                started = worker.remote(
-                    held.head,
-                    rank,
-                    self.request["argv"],
-                    variables,
-                    self.request["container"],
-                )
-                waiting[started] = rank
-        locks = {held.lock: held.pod for held in slices}
+        tasks = self._start_workers(slices)
+        locks = {acquired.lock: acquired.pod for acquired in slices}
         outcomes: list[Outcome] = []
-        began = published = time.monotonic()
-        is_begun = False
+        began = time.monotonic()
+        published = began
+        have_started = False
 
-        def take(reference: Any, timeout: float | None = None) -> None:
-            rank = waiting.pop(reference)
+        def add_outcome(reference: Any, timeout: float | None = None) -> None:
+            rank = tasks.pop(reference)
             outcome, node = _outcome(
                 reference, f"worker {rank} on {slices[rank // self.workers].pod}", timeout
             )
             if timeout is not None and outcome.kind == FAILED:
-                # Its command was killed first, and then its task.
+                # Its command was killed before its task.
                 outcome = replace(outcome, kind=CANCELLED)
             self.status.ended[rank] = (outcome.kind, outcome.text, outcome.code, node)
             if outcome.kind in (FAILED, PREEMPTED):
-                report(
-                    f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: "
-                    f"{outcome.text}"
-                )
+                self.report(f": {outcome.worker} {outcome.kind}: {outcome.text}")
             outcomes.append(outcome)
 
-        while waiting:
-            watched = [*waiting, *locks]
-            ready, _ = ray.wait(
-                watched,
-                timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.check_seconds,
-            )
+        check_seconds = _CHECK_SECONDS
+        if self.size != max(self.sizes):
+            check_seconds = min(_CHECK_SECONDS, self.request["grow_every"])
+        while tasks:
+            references = [*tasks, *locks]
+            ready, _ = ray.wait(references, timeout=check_seconds)
             if ready:
-                ready, _ = ray.wait(watched, num_returns=len(watched), timeout=0)
+                ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
             for reference in ready:
                 if reference in locks:
                     # Another job may have the slice by now.
-                    outcomes.append(_outcome(reference, f"the lock of {locks.pop(reference)}")[0])
-                    report(
-                        f"attempt {self.attempts.number}: {outcomes[-1].worker} is lost: "
-                        f"{outcomes[-1].text}"
-                    )
+                    outcome, _ = _outcome(reference, f"the lock of {locks.pop(reference)}")
+                    outcomes.append(outcome)
+                    self.report(f": {outcome.worker} is lost: {outcome.text}")
                 else:
-                    take(reference)
+                    add_outcome(reference)
             if not ready:
-                if lost := self.lost(slices):
+                if lost := self.lost_slice(slices):
                     outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
                 elif self.should_grow() and self.grow():
-                    more = ", ".join(held.pod for held in self.more)
-                    outcomes.append(Outcome(PREEMPTED, more, "it continues with more slices"))
-                elif not is_begun and time.monotonic() - began >= _WAIT_SECONDS:
-                    is_begun = not self.report_unstarted(slices, list(waiting.values()))
-            if any(one.kind != SUCCEEDED for one in outcomes):
-                for reference in waiting:
+                    names = ", ".join(acquired.pod for acquired in self.additional)
+                    outcomes.append(Outcome(PREEMPTED, names, "it continues with more slices"))
+                elif not have_started and time.monotonic() - began >= _WAIT_SECONDS:
+                    have_started = self.have_started(slices, list(tasks.values()))
+            if any(outcome.kind != SUCCEEDED for outcome in outcomes):
+                for reference in tasks:
                     ray.cancel(reference, force=True)
-                if waiting:
-                    ray.wait(list(waiting), num_returns=len(waiting), timeout=_WAIT_SECONDS)
-                for reference in list(waiting):
-                    take(reference, timeout=1)
+                if tasks:
+                    ray.wait(list(tasks), num_returns=len(tasks), timeout=_WAIT_SECONDS)
+                for reference in list(tasks):
+                    add_outcome(reference, timeout=1)
                 break
             if time.monotonic() - published >= _PUBLISH_SECONDS:
                 published = time.monotonic()
                 self.publish(self.status)
-        found = verdict(outcomes)
-        return self.preempted_at_once(slices) or found if found.kind == FAILED else found
+        outcome = verdict(outcomes)
+        if outcome.kind == FAILED:
+            return self.hidden_preemption(slices) or outcome
+        return outcome
 
-    def preempted_at_once(self, slices: Sequence[Slice]) -> Outcome | None:
-        """The preemption behind a failed attempt: peers fail before Ray notices a dead node."""
+    def _start_workers(self, slices: Sequence[Slice]) -> dict[Any, int]:
+        """Start the workers' tasks, and return their ranks by the reference of the task."""
+        addresses = [acquired.places[0][0] for acquired in slices]
+        tpus = self.request["tpus"]
+        tasks = {}
+        for index, acquired in enumerate(slices):
+            for rank, (_, _, node) in enumerate(acquired.places, index * self.workers):
+                # Rank 0 has to be on MASTER_ADDR.
+                worker = run_worker.options(
+                    resources={acquired.pod: 1, **({"TPU": tpus} if tpus else {})},
+                    name=task_name(self.attempts.number, rank),
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                )
+                reference = worker.remote(
+                    acquired.head,
+                    rank,
+                    self.request["argv"],
+                    self.variables(rank, addresses, index),
+                    self.request["container"],
+                )
+                tasks[reference] = rank
+        return tasks
+
+    def hidden_preemption(self, slices: Sequence[Slice]) -> Outcome | None:
+        """Return the preemption behind a failed attempt; None if no node is lost.
+
+        Peers fail before Ray notices a dead node.
+        """
         until = time.monotonic() + _NOTICE_SECONDS
-        while not (lost := self.lost(slices, is_probed=True)):
+        while not (lost := self.lost_slice(slices, is_probed=True)):
             if time.monotonic() >= until:
                 return None
             time.sleep(1)
         return Outcome(PREEMPTED, lost, "it lost workers, and their peers failed")
 
-    @property
-    def check_seconds(self) -> float:
-        """Seconds between two checks for more slices."""
-        return min(_LOOK_SECONDS, self.grows_every)
+    def lost_slice(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
+        """Return a slice that has lost a node; '' for none.
 
-    def lost(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
-        """A slice that has lost a node; '' where there is none.
-
-        `is_probed`: a node counts only where it takes connections.
+        `is_probed`: a node that does not accept connections is lost.
         """
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        for held in slices:
-            for address, port, node in held.places:
-                if node not in alive or (is_probed and not _takes_connections(address, port)):
-                    return held.pod
+        for acquired in slices:
+            for address, port, node in acquired.places:
+                if node not in alive or (is_probed and not _accepts_connections(address, port)):
+                    return acquired.pod
         return ""
 
-    def report_unstarted(self, slices: Sequence[Slice], waiting: Sequence[int]) -> bool:
-        """Whether a worker among those that are `waiting` for their end has not even begun; the
-        list shows which.
-        """
+    def have_started(self, slices: Sequence[Slice], unfinished: Sequence[int]) -> bool:
+        """Whether all unfinished workers have started; publish which have not."""
+        references = [acquired.head.started.remote() for acquired in slices]
         try:
-            begun = ray.get([held.head.begun.remote() for held in slices], timeout=_CONNECT_SECONDS)
+            started = ray.get(references, timeout=_CONNECT_SECONDS)
         except ray.exceptions.RayError:
-            return True
-        text = format_not_started(sorted(set(waiting).difference(*begun)))
+            return False
+        text = format_not_started(sorted(set(unfinished).difference(*started)))
         if text != self.status.waiting:
-            report(f"attempt {self.attempts.number}: {text or 'all workers have started'}")
-            self.wait_for(text)
-        return bool(text)
+            self.report(f": {text or 'all workers have started'}")
+            self.publish_waiting(text)
+        return not text
 
     def should_grow(self) -> bool:
-        """Whether a larger size is free.
+        """Whether a larger size is free, and it is time to check.
 
-        It takes a preemption, and what workers have done already is lost.
+        Growth counts as a preemption, and repeats the work of workers that have ended.
         """
         if not self.attempts.may_be_preempted or self.status.ended:
             return False
         now = time.monotonic()
-        every = self.grows_every
-        after = self.grows_after
-        if not may_grow(
-            self.sizes, self.size, self.changed_at, self.looked_at, now, after=after, every=every
+        if not is_growth_due(
+            self.sizes,
+            self.size,
+            changed_at=self.changed_at,
+            checked_at=self.checked_at,
+            now=now,
+            after=self.request["grow_after"],
+            every=self.request["grow_every"],
         ):
             return False
-        self.looked_at = now
+        self.checked_at = now
         free = ray.available_resources().get(self.request["head_resource"], 0)
-        return (size_to_take(self.sizes, self.size + int(free)) or 0) > self.size
+        return (largest_size(self.sizes, self.size + int(free)) or 0) > self.size
 
     def grow(self) -> bool:
-        """Take what makes the next larger size whole, into `more`; whether that could be had."""
-        requested = max(self.sizes) - self.size
-        pending = self._request_slices(requested)
-        found: list[Slice] = []
+        """Acquire `additional` slices for the largest available size; return whether there are
+        any.
+        """
+        pending = self._request_slices(max(self.sizes) - self.size)
+        acquired: list[Slice] = []
         until = time.monotonic() + _GROW_SECONDS
         while pending and (left := until - time.monotonic()) > 0:
             ready, _ = ray.wait(list(pending), timeout=left)
             for reference in ready:
                 head = pending.pop(reference)
                 with contextlib.suppress(ray.exceptions.RayError):
-                    held = self._described(head, reference)
-                    if isinstance(held, Slice):
-                        found.append(held)
+                    result = self._check_slice(head, reference)
+                    if isinstance(result, Slice):
+                        acquired.append(result)
                     else:
                         ray.kill(head)
-        self.more = found[
-            : (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size
-        ]
+        size = largest_size(self.sizes, self.size + len(acquired)) or self.size
+        self.additional = acquired[: size - self.size]
         for head in pending.values():
             ray.kill(head)
-        for held in found[len(self.more) :]:
-            held.let_go()
-        return bool(self.more)
+        for held in acquired[len(self.additional) :]:
+            held.release()
+        return bool(self.additional)
 
-    def variables(
-        self, rank: int, slices: int, addresses: Sequence[str], index: int
-    ) -> dict[str, str]:
-        """Return the environment variables of a worker's command."""
+    def variables(self, rank: int, addresses: Sequence[str], index: int) -> dict[str, str]:
+        """Return the environment variables of a worker's command.
+
+        `addresses`: of the first worker of each slice; `index`: of the worker's slice.
+        """
+        count = str(len(addresses) * self.workers)
         return {
-            # Lines are seen as they are written.
             "PYTHONUNBUFFERED": "1",
             **self.request["environment"],
-            **dict(slice_variables(index, addresses)),
+            **slice_variables(index, addresses),
             "RANK": str(rank),
-            "WORLD_SIZE": str(slices * self.workers),
+            "WORLD_SIZE": count,
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
             "NODE_RANK": str(rank),
-            "NUM_NODES": str(slices * self.workers),
+            "NUM_NODES": count,
             "MASTER_ADDR": addresses[0],
             "MASTER_PORT": _MASTER_PORT,
             "HPCDASH_ATTEMPT": str(self.attempts.number),
@@ -545,7 +565,7 @@ class SliceRun:
         }
 
 
-def _takes_connections(address: str, port: int) -> bool:
+def _accepts_connections(address: str, port: int) -> bool:
     try:
         socket.create_connection((address, port), _CONNECT_SECONDS).close()
     except OSError:
@@ -554,7 +574,7 @@ def _takes_connections(address: str, port: int) -> bool:
 
 
 def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple[Outcome, str]:
-    """Return the outcome of a worker, and its node's address, '' where that is unknown."""
+    """Return the outcome of a worker, and its node's address, '' if that is unknown."""
     try:
         code, is_preempted, node = ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
@@ -574,7 +594,7 @@ def _error_text(error: Exception) -> str:
 
 
 def submission_id() -> str:
-    """The id that this driver's job was submitted with; '' where it was not."""
+    """Return the ID of this driver's submission; '' if it was not submitted."""
     try:
         return str(json.loads(os.environ.get(_JOB_CONFIG, "{}"))["metadata"]["job_submission_id"])
     except (ValueError, KeyError, TypeError):
@@ -582,7 +602,7 @@ def submission_id() -> str:
 
 
 class Publisher:
-    """Keeps the run's record in the metadata of its job, for as long as that is possible."""
+    """Writes the run's record into the metadata of its job, until that fails."""
 
     def __init__(self, job: str) -> None:
         self._key = f"{_RECORD_KEY}{job}".encode() if job else b""
@@ -593,8 +613,8 @@ class Publisher:
         try:
             from ray.experimental import internal_kv
 
-            found = internal_kv._internal_kv_get(self._key, namespace=_RECORD_NAMESPACE)
-            record = None if found is None else with_record(found, status.record())
+            job = internal_kv._internal_kv_get(self._key, namespace=_RECORD_NAMESPACE)
+            record = None if job is None else with_record(job, status.record())
             if record is not None:
                 internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
         except (
@@ -610,18 +630,19 @@ class Publisher:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ray ends its workers with the driver."""
-    # print raises where the signal came amid another one.
+    """Exit at a signal: Ray ends the workers with the driver."""
+    # print raises if the signal interrupted another print.
     os.write(1, b"hpcdash: stopped\n")
     os._exit(128 + number)
 
 
 def main() -> int:
-    with open("request.json", encoding="utf-8") as source:
-        request = json.load(source)
-    sys.stdout, sys.stderr = LabelledStream(sys.stdout), LabelledStream(sys.stderr)
+    with open("request.json", encoding="utf-8") as file:
+        request = json.load(file)
+    sys.stdout = LabelledStream(sys.stdout)
+    sys.stderr = LabelledStream(sys.stderr)
     ray.init(logging_level="ERROR")
-    # Ray's own handler writes where its threads stood.
+    # Ray's own handler prints the stacks of its threads.
     signal.signal(signal.SIGTERM, _stop)
     return SliceRun(request, Publisher(submission_id())).run()
 

@@ -1,9 +1,8 @@
-"""Runs the command of one worker, and leaves nothing behind: neither processes, nor libtpu's
-lockfile, nor a container.
+"""Runs the command of one worker, and leaves no processes, no libtpu lockfile and no container.
 
-As a program, `command.py SECONDS LOCK CONTAINER WORD…`, it waits until the command before it on
-this node has ended, and ends its own, with all that it started, when its stdin ends: the worker
-holds the other end, and Ray kills the workers that it cancels.
+As a program, `command.py SECONDS LOCK CONTAINER ARGUMENT…`, it waits until the last command on this
+node has ended, and ends its own, with all its processes, when its stdin ends: the worker holds the
+other end, and Ray kills the workers that it cancels.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ _GRACE_SECONDS = 10.0
 
 
 def remove_lockfile() -> None:
-    """libtpu takes it for a process that still holds the chips."""
+    """Remove libtpu's lockfile, which means that a process still holds the chips."""
     with contextlib.suppress(OSError):
         os.unlink(LOCKFILE)
 
 
 def is_preempted() -> bool:
-    """Whether the cloud reports that this machine is being taken away; False without a response."""
-    requested = urllib.request.Request(_PREEMPTED, headers={"Metadata-Flavor": "Google"})
+    """Whether the cloud reports that this machine is preempted; False without a response."""
+    request = urllib.request.Request(_PREEMPTED, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(requested, timeout=_METADATA_SECONDS) as answer:
-            return bool(answer.read(16).strip() == b"TRUE")
+        with opener.open(request, timeout=_METADATA_SECONDS) as response:
+            return bool(response.read(16).strip() == b"TRUE")
     except (OSError, ValueError):
         return False
 
 
-def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+def container_argv(container: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
     """Return the arguments of docker (or podman) before the command.
 
-    The container is a sibling of the one that Ray itself may run in. `requested` has its program,
-    name, image, binds and whether to pull. Only variables' names are passed: the program takes
-    their values from its own environment, so none is in the process list.
+    `container`: its program, name, image, binds, and whether to pull. It is a sibling of the
+    container that Ray itself may run in. Only variables' names are passed: the program takes their
+    values from its own environment, so that none is in the process list.
     """
-    parts = [
-        requested["program"],
+    argv = [
+        container["program"],
         "run",
         "--rm",
         "--privileged",
@@ -60,13 +59,13 @@ def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str])
         "-v",
         "/tmp:/tmp",
     ]
-    if requested["pull"]:
-        parts.append("--pull=always")
-    for bind in requested["binds"]:
-        parts += ["-v", bind]
+    if container["pull"]:
+        argv.append("--pull=always")
+    for bind in container["binds"]:
+        argv += ["-v", bind]
     for variable in sorted(environment):
-        parts += ["-e", variable]
-    return [*parts, "--name", requested["name"], requested["image"]]
+        argv += ["-e", variable]
+    return [*argv, "--name", container["name"], container["image"]]
 
 
 def remove_container(program: str, name: str) -> None:
@@ -84,26 +83,24 @@ def run(
 ) -> int:
     """Run a command and return its exit status; 128 + signal like a shell.
 
-    The variables override this process's own. `node` identifies the node of a machine; `container`
-    is the name of the container that the command starts, '' for none.
+    The variables override this process's own. `node`: the ID of the node. `container`: the name of
+    the container that the command starts, '' for none.
     """
-    lock = lock_path(node)
-    # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is
-    # no child.
+    # Ray kills the children of a worker that it ends, and none of theirs: the supervisor must not
+    # be a child.
     parts = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
-    parts += [str(_GRACE_SECONDS), lock, container, *argv]
+    parts += [str(_GRACE_SECONDS), lock_path(node), container, *argv]
     with subprocess.Popen(
         parts, env={**os.environ, **environment}, stdin=subprocess.PIPE
-    ) as started:
-        code = started.wait()
+    ) as process:
+        code = process.wait()
     return code if code >= 0 else 128 - code
 
 
 def lock_path(node: str) -> str:
-    """Return the path of a node's lock: below one's home, since anybody may put a file into /tmp
-    and hold its lock.
+    """Return the path of a node's lock in the home: in /tmp, anyone could create and lock it.
 
-    Where there is no home to write to, beside this file, which Ray keeps for one's own jobs.
+    Without a writable home, it is beside this file, which Ray stores for this user's jobs.
     """
     folder = os.path.join(os.path.expanduser("~"), ".cache", "hpcdash")
     try:
@@ -123,8 +120,7 @@ def _end_with_stdin() -> None:
 
 
 def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[str]) -> int:
-    # Ray may kill the whole process group of a worker, and the command is to be ended in good
-    # order.
+    # Ray may kill the whole process group of a worker, but the command gets its grace.
     os.setsid()
 
     def end(number: int, frame: object) -> None:
@@ -132,8 +128,7 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
 
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    # The process of the last attempt may still be saving here: the chips are its own until it has
-    # ended.
+    # The command of the last attempt may still be saving here: it has the chips until it ends.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

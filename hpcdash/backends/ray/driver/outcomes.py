@@ -1,7 +1,4 @@
-"""Outcome of an attempt, preempted or failed, the number of retries, and the time of growth.
-
-Queries nothing.
-"""
+"""Outcomes of attempts, limits of retries, and choices of slices: rules without input or output."""
 
 from __future__ import annotations
 
@@ -11,7 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 HEAD_RESOURCE = re.compile("TPU-(.+)-head")
-SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
+SUCCEEDED = "succeeded"
+PREEMPTED = "preempted"
+FAILED = "failed"
+CANCELLED = "cancelled"
 # Ray's exceptions after the loss of a node, a worker's process or its actor, by name.
 _LOST = frozenset(
     (
@@ -21,7 +21,7 @@ _LOST = frozenset(
         "RayActorError",
         "ActorUnavailableError",
         "ActorUnschedulableError",
-        # The node that it was for has died meanwhile.
+        # Its node has died meanwhile.
         "TaskUnschedulableError",
         "LocalRayletDiedError",
         "OwnerDiedError",
@@ -33,8 +33,9 @@ _CANCELLED = frozenset(("TaskCancelledError",))
 # Message of the memory monitor on a node where it kills.
 _MEMORY = re.compile(r"was (\S+) used / (\S+) limit")
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
-# An attempt that ends sooner did not get to work: a full disk, a worker that crashes at once.
+_FIRST_PAUSE_SECONDS = 5.0
+_MAX_PAUSE_SECONDS = 300.0
+# An attempt that ends sooner has done no work: a full disk, a worker that crashes at once.
 _SHORT_SECONDS = 60.0
 
 
@@ -54,8 +55,8 @@ class Outcome:
 def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
     """Build the outcome of an exception that Ray raised for a worker.
 
-    `names` are the exception's class and its bases. A worker that ran out of memory failed: on
-    another slice it would again.
+    `names`: the exception's class and its bases. A worker that ran out of memory has failed, as it
+    would fail on any slice.
     """
     if _CANCELLED & set(names):
         return Outcome(CANCELLED, worker, text)
@@ -65,14 +66,12 @@ def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
 
 
 def error_text(names: Sequence[str], text: str) -> str:
-    """Return Ray's exception in one line.
+    """Format Ray's exception in one line.
 
-    `names` are the exception's class and its bases, `text` is its full text.
+    `names`: the exception's class and its bases. `text`: its full text.
     """
-    if "OutOfMemoryError" in names and (reported := _MEMORY.search(text)):
-        return (
-            f"Ray killed it: its node ran out of memory, with {reported[1]} of {reported[2]} in use"
-        )
+    if "OutOfMemoryError" in names and (memory := _MEMORY.search(text)):
+        return f"Ray killed it: its node ran out of memory, with {memory[1]} of {memory[2]} in use"
     if "NodeDiedError" in names or "node has died" in text:
         address = _ADDRESS.search(text)
         return f"its node {address[1]} died" if address else "its node died"
@@ -82,7 +81,7 @@ def error_text(names: Sequence[str], text: str) -> str:
 
 
 def exit_outcome(worker: str, code: int, *, is_preempted: bool) -> Outcome:
-    """Build the outcome of an exited command; `is_preempted`: the cloud takes its machine away."""
+    """Build the outcome of an exited command; `is_preempted`: so is its machine."""
     if code == 0:
         return Outcome(SUCCEEDED, worker, code=code)
     if is_preempted:
@@ -91,27 +90,24 @@ def exit_outcome(worker: str, code: int, *, is_preempted: bool) -> Outcome:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcome of all workers: a preempted one outranks failed ones, and cancelled ones count as
-    neither.
+    """Return the outcome of all workers: a preemption outranks a failure, which outranks a
+    cancellation.
     """
     for kind in (PREEMPTED, FAILED):
         for outcome in outcomes:
             if outcome.kind == kind:
                 return outcome
-    if all(outcome.kind == SUCCEEDED for outcome in outcomes) and outcomes:
+    if outcomes and all(outcome.kind == SUCCEEDED for outcome in outcomes):
         return outcomes[0]
     return Outcome(FAILED, outcomes[0].worker if outcomes else "", "its workers were cancelled")
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """Counts of the attempts so far, each kind with its own limit.
+    """Counts of past attempts, and their limits; the last `short` ones ended soon."""
 
-    `short` of them in a row ended soon.
-    """
-
-    most_preemptions: int
-    most_failures: int
+    max_preemptions: int
+    max_failures: int
     preempted: int = 0
     failed: int = 0
     short: int = 0
@@ -126,70 +122,70 @@ class Attempts:
         return f"preempted {self.preempted}×, failed {self.failed}×"
 
     def after(self, outcome: Outcome, seconds: float) -> Attempts:
-        """With one more, which ran for so long."""
+        """Return the counts after one more attempt of so many seconds."""
         short = self.short + 1 if seconds < _SHORT_SECONDS else 0
         if outcome.kind == PREEMPTED:
             return replace(self, preempted=self.preempted + 1, short=short)
-        # A failure is never tried again at once.
+        # A failure is never retried at once.
         return replace(self, failed=self.failed + 1, short=max(short, 1))
 
     @property
     def is_over(self) -> bool:
         """Whether no further attempt is made."""
-        return self.preempted > self.most_preemptions or self.failed > self.most_failures
+        return self.preempted > self.max_preemptions or self.failed > self.max_failures
 
     @property
     def may_be_preempted(self) -> bool:
         """Whether there is a further attempt after one more preemption."""
-        return self.preempted < self.most_preemptions
+        return self.preempted < self.max_preemptions
 
     @property
     def pause_seconds(self) -> float:
         """Pause before the next attempt in seconds: longer after each that ended soon."""
         if not self.short:
             return 0.0
-        return min(_FIRST_PAUSE_SECONDS * 2.0 ** (self.short - 1), _LONGEST_PAUSE_SECONDS)
+        return min(_FIRST_PAUSE_SECONDS * 2.0 ** (self.short - 1), _MAX_PAUSE_SECONDS)
 
 
-def size_to_take(sizes: Sequence[int], available: int) -> int | None:
-    """The largest size that can be had; None where not even the least can."""
+def largest_size(sizes: Sequence[int], available: int) -> int | None:
+    """Return the largest size that is available; None if even the smallest is not."""
     return max((size for size in sizes if size <= available), default=None)
 
 
-def may_grow(
+def is_growth_due(
     sizes: Sequence[int],
     size: int,
-    changed_at: float,
-    looked_at: float,
-    now: float,
     *,
+    changed_at: float,
+    checked_at: float,
+    now: float,
     after: float,
     every: float,
 ) -> bool:
-    """Whether to check for a larger size now: `every` seconds, and `after` the last change."""
-    return size < max(sizes) and now - changed_at >= after and now - looked_at >= every
+    """Whether to check for a larger size: `every` seconds, and `after` the last change."""
+    return size < max(sizes) and now - changed_at >= after and now - checked_at >= every
 
 
-def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables with which several slices find each other; () for a single slice.
+def slice_variables(slice_index: int, addresses: Sequence[str]) -> dict[str, str]:
+    """Return the variables with which several slices find each other; {} for a single slice.
 
-    `addresses` has the first worker of each slice.
+    `addresses`: of the first worker of each slice.
     """
     if len(addresses) < 2:
-        return ()
-    return (
-        ("MEGASCALE_COORDINATOR_ADDRESS", f"{addresses[0]}:8081"),
-        ("MEGASCALE_NUM_SLICES", str(len(addresses))),
-        ("MEGASCALE_PORT", "8081"),
-        ("MEGASCALE_SLICE_ID", str(slice_index)),
-    )
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{addresses[0]}:8081",
+        "MEGASCALE_NUM_SLICES": str(len(addresses)),
+        "MEGASCALE_PORT": "8081",
+        "MEGASCALE_SLICE_ID": str(slice_index),
+    }
 
 
 def describe_slice(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> dict[str, Any]:
-    """A slice by the resource that its workers share: `places` are their (address, port, node ID),
-    the head's first.
+    """Describe a slice by the resource that its workers share.
 
-    `heads` counts the workers that have a head resource, `tpus` is the least that one has.
+    `places`: (address, port, node ID) of its workers, the head's first. `heads`: the number of
+    workers with a head resource. `tpus`: the fewest of a worker.
     """
     members = [node for node in nodes if pod in node["Resources"]]
     members.sort(key=lambda node: (node["NodeID"] != head, node["NodeManagerAddress"]))
@@ -199,21 +195,19 @@ def describe_slice(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> d
             (node["NodeManagerAddress"], node["NodeManagerPort"], node["NodeID"])
             for node in members
         ],
-        "heads": sum(
-            any(HEAD_RESOURCE.fullmatch(name) for name in node["Resources"]) for node in members
-        ),
+        "heads": sum(any(map(HEAD_RESOURCE.fullmatch, node["Resources"])) for node in members),
         "tpus": min((int(node["Resources"].get("TPU", 0)) for node in members), default=0),
     }
 
 
-def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, Any]) -> str:
-    """Return why a slice of slice_of cannot be used; '' where it can.
+def slice_problem(described: Mapping[str, Any], workers: int, request: Mapping[str, Any]) -> str:
+    """Return the reason that a slice of `describe_slice` cannot be used; '' if it can.
 
-    `workers` is the number of workers that respond.
+    `workers`: the number of workers that respond.
     """
-    pod = found["pod"]
-    heads = found["heads"]
-    tpus = found["tpus"]
+    pod = described["pod"]
+    heads = described["heads"]
+    tpus = described["tpus"]
     if heads > 1:
         return (
             f"{heads} workers of {pod} have {request['head_resource']}, which only the first one "

@@ -1,7 +1,7 @@
 """Status record of the driver's run for lists of jobs, and labels of its workers' output.
 
-Queries nothing. The record is in the job's metadata, which the Jobs API returns with each job: it
-costs no request of its own, and remains after the driver, its node or its log is gone.
+The record is in the job's metadata, which the Jobs API returns with each job: it costs no request
+of its own, and remains after the driver, its node or its log is gone.
 """
 
 from __future__ import annotations
@@ -13,37 +13,40 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TextIO
 
-# The key of the record among the job's metadata.
+# Key of the record in the job's metadata.
 METADATA_KEY = "hpcdash_run"
-_MAX_ENDED, _MAX_NODES, _MAX_PAST, _LONGEST_WORDS = 64, 256, 5, 300
-# Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not; of equal lines older versions
-# of Ray print one.
-_FROM_RAY = re.compile(
+_MAX_ENDED = 64
+_MAX_NODES = 256
+_MAX_PAST = 5
+_MAX_TEXT_LENGTH = 300
+# Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not.
+_RAY_PREFIX = re.compile(
     r"(?:\x1b\[\d+m)?\(attempt (\d+) worker (\d+) pid=\d+(?:, ip=[^()\s]{1,64})?\)(?:\x1b\[0m)? ?",
     re.ASCII,
 )
 
 
 def task_name(attempt: int, worker: int) -> str:
-    """The name of a worker's task, which Ray prints before each line of it."""
+    """Return the name of a worker's task, which Ray prints before each line of it."""
     return f"attempt {attempt} worker {worker}"
 
 
 def labelled(line: str) -> str:
-    """A line of a worker's, labelled as launchers label those of ranks: `[attempt2.worker3]: `; any
-    other as it is.
+    """Label a worker's line as launchers label those of ranks, `[attempt2.worker3]: `.
+
+    Any other line is unchanged.
     """
-    return _FROM_RAY.sub(r"[attempt\1.worker\2]: ", line, count=1)
+    return _RAY_PREFIX.sub(r"[attempt\1.worker\2]: ", line, count=1)
 
 
 class LabelledStream:
-    """A stream of the driver's, to which Ray writes what the workers wrote."""
+    """Output stream of the driver, to which Ray copies the workers' output."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(labelled(text) if _FROM_RAY.match(text) else text)
+        self._stream.write(labelled(text) if _RAY_PREFIX.match(text) else text)
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -52,10 +55,12 @@ class LabelledStream:
 
 @dataclass
 class SliceRunStatus:
-    """Status of a run: its attempt with the slices it has, and the state of each worker.
+    """Status of a run: its attempt, its slices, and the ends of workers.
 
-    Workers are counted over all slices, from 0. `waiting` is what the run waits for, '' while an
-    attempt runs.
+    Workers are counted over all slices, from 0. `nodes`: the addresses of the slices' workers.
+    `waiting`: why the run waits, '' while an attempt runs. `ended`: by worker, the kind and the
+    reason of its end, its exit status and its node, in this attempt. `past`: the outcomes of
+    earlier attempts.
     """
 
     workers_per_slice: int
@@ -64,28 +69,21 @@ class SliceRunStatus:
     preempted: int = 0
     failed: int = 0
     slices: Sequence[str] = ()
-    # Their addresses, slice by slice.
     nodes: Sequence[str] = ()
     waiting: str = ""
     began: float | None = None
-    # Worker → (how it ended, why, its exit status, its node), of this attempt.
     ended: dict[int, tuple[str, str, int | None, str]] = field(default_factory=dict)
-    # Outcomes of the attempts before this one, the last one last.
     past: list[str] = field(default_factory=list)
 
     def record(self) -> str:
-        """The record as JSON, bounded: of many workers that ended alike the numbers alone."""
-        reported = [
-            [worker, kind, message[:_LONGEST_WORDS], code, node]
-            for worker, (kind, message, code, node) in sorted(self.ended.items())
-            if kind not in ("succeeded", "cancelled")
-        ]
-        alike = {
-            kind: ranges(
-                worker for worker, (ended_as, *_) in self.ended.items() if ended_as == kind
-            )
-            for kind in ("succeeded", "cancelled")
-        }
+        """Return the record as JSON of bounded size: of common ends only the workers' numbers."""
+        common: dict[str, list[int]] = {"succeeded": [], "cancelled": []}
+        reported = []
+        for worker, (kind, reason, code, node) in sorted(self.ended.items()):
+            if kind in common:
+                common[kind].append(worker)
+            else:
+                reported.append([worker, kind, reason[:_MAX_TEXT_LENGTH], code, node])
         return json.dumps(
             {
                 "attempt": self.attempt,
@@ -95,18 +93,18 @@ class SliceRunStatus:
                 "nodes": list(self.nodes) if len(self.nodes) <= _MAX_NODES else [],
                 "workers_per_slice": self.workers_per_slice,
                 "tpus": self.tpus,
-                "waiting": self.waiting[:_LONGEST_WORDS],
+                "waiting": self.waiting[:_MAX_TEXT_LENGTH],
                 "began": self.began,
                 "ended": reported[:_MAX_ENDED],
-                **{kind: text for kind, text in alike.items() if text},
-                "past": [message[:_LONGEST_WORDS] for message in self.past[-_MAX_PAST:]],
+                **{kind: ranges(workers) for kind, workers in common.items() if workers},
+                "past": [text[:_MAX_TEXT_LENGTH] for text in self.past[-_MAX_PAST:]],
             },
             separators=(",", ":"),
         )
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-2,5` of 0, 1, 2 and 5."""
+    """Format 0, 1, 2 and 5 as `0-2,5`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -117,61 +115,51 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def format_not_started(workers: Sequence[int]) -> str:
-    """Return which tasks of an attempt have not started, with possible causes; '' for none."""
+    """Format the workers whose tasks have not started, with possible causes; '' for none."""
     if not workers:
         return ""
     have = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {ranges(workers)} have"
     return (
         f"{have} not started: another job uses its TPUs or its slice, or Ray is still setting up "
-        "its "
-        "environment"
+        "its environment"
     )
 
 
-def near(kind: str, kinds: Sequence[str]) -> list[str]:
-    """The slice types that a cluster has, the most like `kind` first; no more than a line has room
-    for.
-    """
+def similar_types(kind: str, kinds: Sequence[str]) -> list[str]:
+    """Return the slice types of a cluster that fit on a line, the most similar to `kind` first."""
     return get_close_matches(kind, kinds, len(kinds), 0.0)[:5] if kinds else []
 
 
 def with_record(job: bytes, record: str) -> bytes | None:
-    """Ray's own record of a job with ours in its metadata; None where it is of no job that runs.
+    """Return Ray's own record of a job with ours in its metadata; None unless the job runs.
 
     Ray writes its record before it starts a driver and after the driver has ended: nothing of it is
     lost here.
     """
     try:
-        found = json.loads(job)
+        fields = json.loads(job)
     except ValueError:
         return None
-    if not isinstance(found, dict) or found.get("status") != "RUNNING":
+    if not isinstance(fields, dict) or fields.get("status") != "RUNNING":
         return None
-    metadata = found.get("metadata")
-    found["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), METADATA_KEY: record}
-    return json.dumps(found).encode()
+    metadata = fields.get("metadata")
+    fields["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), METADATA_KEY: record}
+    return json.dumps(fields).encode()
 
 
 def format_waiting(
-    requested: int,
-    kind: str,
-    head_resource: str,
-    found: int,
-    free: int,
-    cluster: dict[str, float],
-    near: Sequence[str],
+    requested: int, kind: str, *, acquired: int, free: int, total: int, types: Sequence[str]
 ) -> str:
-    """Return what a run waits for, and whether the cluster has as much.
+    """Format the slices that a run waits for, and whether the cluster has as many.
 
-    `cluster` are its resources, `near` its slice types. `waiting for 8 slices of v4-16: 1 found so
-    far; the cluster has 2`.
+    `free` and `total`: slices of this kind in the cluster. `types`: other slice types there.
+    `waiting for 8 slices of v4-16: 1 found so far; the cluster has 2`.
     """
-    text = f"waiting for {requested} slice{'' if requested == 1 else 's'} of {kind}: {found} found so far"
-    total = int(cluster.get(head_resource, 0))
+    slices = "1 slice" if requested == 1 else f"{requested} slices"
+    text = f"waiting for {slices} of {kind}: {acquired} found so far"
     if total >= requested:
         return f"{text}; {free} of {total} free"
     if total:
         return f"{text}; the cluster has {total}"
-    return f"{text}; the cluster has none" + (
-        f", only {', '.join(near)}" if near else ", nor any other slice"
-    )
+    others = f"only {', '.join(types)}" if types else "nor any other slice"
+    return f"{text}; the cluster has none, {others}"
