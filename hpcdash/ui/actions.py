@@ -45,6 +45,8 @@ OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
 LEADS_TO_A_JOB = OF_A_JOB | {"alerts", "share"}
 # Finished jobs cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
+# Jobs of several clusters, each acted on by its own cluster's commands.
+ALL_CLUSTERS = frozenset({"all"})
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
@@ -251,15 +253,30 @@ ACTIONS: tuple[Action, ...] = (
         "cancel",
         "x",
         "cancel (asks)",
-        OF_A_LIVING_JOB,
+        OF_A_LIVING_JOB | ALL_CLUSTERS,
         Capability.CANCEL,
         acts=True,
         shown=3,
         short="cancel",
     ),
-    Action("hold", "h", "hold or release", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7),
+    Action(
+        "hold",
+        "h",
+        "hold or release",
+        OF_A_LIVING_JOB | ALL_CLUSTERS,
+        Capability.HOLD,
+        acts=True,
+        shown=7,
+    ),
     Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
-    Action("suspend", "p", "suspend or resume", OF_A_LIVING_JOB, Capability.SUSPEND, acts=True),
+    Action(
+        "suspend",
+        "p",
+        "suspend or resume",
+        OF_A_LIVING_JOB | ALL_CLUSTERS,
+        Capability.SUSPEND,
+        acts=True,
+    ),
     Action(
         "delete",
         "delete",

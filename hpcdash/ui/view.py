@@ -170,6 +170,10 @@ class View(Widget):
         """Return the targets of an action: the marked rows, else the one under the cursor."""
         return Targets()
 
+    def cluster_targets(self, session: ClusterSession) -> Sequence[tuple[ClusterSession, Targets]]:
+        """Return the targets on each cluster; `session` is the shown one, by default the only."""
+        return ((session, self.targets()),)
+
     def clear_marks(self) -> None:
         """Clear the marks after an action on them."""
 

@@ -87,14 +87,18 @@ class ActionRunner:
         # Jobs that hpcdash cancelled: their end is not notified.
         self.cancelled: set[tuple[str, str]] = set()
 
-    async def carry_out(self, question: Question) -> Report | None:
-        """Confirm, run and report a plan; None where the person declined.
+    async def carry_out(
+        self, question: Question, session: ClusterSession | None = None
+    ) -> Report | None:
+        """Confirm, run and report a plan, by default on the shown cluster; None where the person
+        declined.
 
         Await it in a worker: a key handler must not wait for a person.
         """
         view = self.screen.view
-        session = self.screen.session
-        if not await self.is_confirmed(question):
+        session = session or self.screen.session
+        dialog = self._prompt(question, session)
+        if dialog is None or not await dialog.answer:
             return None
         return await self.run_plan(question.plan, view, session)
 
@@ -105,7 +109,7 @@ class ActionRunner:
         """
         view = self.screen.view
         session = self.screen.session
-        dialog = self._prompt(question, form)
+        dialog = self._prompt(question, session, form)
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
@@ -118,12 +122,13 @@ class ActionRunner:
 
     async def is_confirmed(self, question: Question) -> bool:
         """Prompt for a plan, and return whether the person confirmed it."""
-        dialog = self._prompt(question)
+        dialog = self._prompt(question, self.screen.session)
         return dialog is not None and await dialog.answer
 
-    def _prompt(self, question: Question, form: Dialog[None] | None = None) -> ConfirmDialog | None:
+    def _prompt(
+        self, question: Question, session: ClusterSession, form: Dialog[None] | None = None
+    ) -> ConfirmDialog | None:
         """Show the question; None, with a notification, while another plan acts on the jobs."""
-        session = self.screen.session
         numbers = _numbers(question.plan.request.job_ids)
         for other in self._underway:
             if other.cluster == session.name and not other.numbers.isdisjoint(numbers):
@@ -131,7 +136,7 @@ class ActionRunner:
                 self.screen.notify(text, severity="warning", markup=False)
                 return None
         dialog = ConfirmDialog(
-            replace(question, notes=(*question.notes, *self._format_age())),
+            replace(question, notes=(*question.notes, *self._format_age(session))),
             cluster=session.store.title,
             user=session.store.user,
             form=form,
@@ -140,7 +145,7 @@ class ActionRunner:
         self.screen.app.push_screen(dialog)
         return dialog
 
-    def _format_age(self) -> list[str]:
+    def _format_age(self, session: ClusterSession) -> list[str]:
         """Return a note on the age of the data if it is old; [] if not.
 
         Data is old after a previous run, or while a cluster does not answer.
@@ -148,8 +153,8 @@ class ActionRunner:
         taken_at = self.screen.view.taken_at()
         if taken_at is None:
             return []
-        age = self.screen.session.store.clock.now() - taken_at
-        oldest = 4 * max(self.screen.session.poller.pace.seconds.values(), default=0.0)
+        age = session.store.clock.now() - taken_at
+        oldest = 4 * max(session.poller.pace.seconds.values(), default=0.0)
         return [f"data is {format_age(age)} old"] if age > oldest else []
 
     async def run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:

@@ -49,7 +49,7 @@ from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
-from hpcdash.ui.view import View
+from hpcdash.ui.view import Targets, View
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -445,43 +445,40 @@ class JobActions:
         return tuple(sorted(names))
 
     def _act_on_targets(self, verb: Verb) -> None:
-        choice = self._chosen(verb)
-        if choice is None:
-            return
-        request = ActionRequest(Verb(choice.verb), choice.job_ids)
-        notes = choice.left_out
-        if verb is Verb.CANCEL:
-            left_behind = format_left_behind(choice.rows, self._known_dependents())
-            notes = tuple(filter(None, (left_behind, *notes)))
-        try:
-            plan = self.screen.session.actions.plan(request, choice.rows)
-            self.runner.begin(Question(plan, notes))
-        except UsageError as error:
-            self.screen.notify(format_error(error), severity="error", markup=False)
+        """Act on the selected jobs; each cluster has its own question and commands."""
+        questions = []
+        for session, targets in self.screen.view.cluster_targets(self.screen.session):
+            choice = self._choose(verb, session, targets)
+            if choice is None:
+                continue
+            request = ActionRequest(Verb(choice.verb), choice.job_ids)
+            notes = choice.left_out
+            if verb is Verb.CANCEL:
+                left_behind = format_left_behind(choice.rows, _known_dependents(session))
+                notes = tuple(filter(None, (left_behind, *notes)))
+            try:
+                plan = session.actions.plan(request, choice.rows)
+            except UsageError as error:
+                self.screen.notify(format_error(error), severity="error", markup=False)
+            else:
+                questions.append((Question(plan, notes), session))
+        if len(questions) == 1 and questions[0][1] is self.screen.session:
+            self.runner.begin(questions[0][0])
+        elif questions:
+            start_worker(self.screen, self._carry_out, questions, group="acting")
 
-    def _known_tasks(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows of the arrays that `rows` belong to."""
-        array_ids = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
-        for kind in (Kind.MINE, Kind.EVERYONE):
-            if (table := self.screen.session.store.table(kind)) is not None:
-                tasks = table.filter(pc.is_in(table["array_id"], array_ids))
-                if tasks.num_rows:
-                    known: list[Row] = tasks.to_pylist()
-                    return known
-        return []
-
-    def _known_dependents(self) -> list[Row]:
-        """Return the jobs that depend on another job."""
-        rows: list[Row] = []
-        for kind in (Kind.EVERYONE, Kind.MINE):
-            if (table := self.screen.session.store.table(kind)) is not None:
-                columns = table.select(["id", "state", "dependency"])
-                rows += columns.filter(pc.is_valid(columns["dependency"])).to_pylist()
-        return rows
+    async def _carry_out(self, questions: Sequence[tuple[Question, ClusterSession]]) -> None:
+        for question, session in questions:
+            await self.runner.carry_out(question, session)
 
     def _chosen(self, verb: Verb) -> ActionChoice | None:
         """Return the selected targets of a verb; None, with a notification, if there are none."""
-        targets = self.screen.view.targets()
+        return self._choose(verb, self.screen.session, self.screen.view.targets())
+
+    def _choose(self, verb: Verb, session: ClusterSession, targets: Targets) -> ActionChoice | None:
+        """Return the targets on a cluster that a verb affects; None, with a notification, if there
+        are none.
+        """
         if not targets.job_ids and not targets.missing:
             self.screen.notify("select a job first", severity="warning", timeout=3)
             return None
@@ -490,9 +487,10 @@ class JobActions:
             # A pending task has no row of its own, but is in the record of its array.
             rows = select_rows(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
-        backend = self.screen.session.store.backend
+        backend = session.store.backend
         if choice.verb in backend.actions.whole_array_verbs:
-            choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
+            tasks = _known_tasks(session, choice.rows)
+            choice = with_whole_arrays(choice, tasks, backend.title)
         if choice.job_ids:
             return choice
         reasons = ", ".join(text.removesuffix(" (skipped)") for text in choice.left_out)
@@ -501,6 +499,28 @@ class JobActions:
             text = f"{marked} marked; {text}; {self.screen.key_label('unmark')} clears the marks"
         self.screen.notify(text, severity="warning", markup=False)
         return None
+
+
+def _known_tasks(session: ClusterSession, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the arrays that `rows` belong to."""
+    array_ids = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
+    for kind in (Kind.MINE, Kind.EVERYONE):
+        if (table := session.store.table(kind)) is not None:
+            tasks = table.filter(pc.is_in(table["array_id"], array_ids))
+            if tasks.num_rows:
+                known: list[Row] = tasks.to_pylist()
+                return known
+    return []
+
+
+def _known_dependents(session: ClusterSession) -> list[Row]:
+    """Return the jobs that depend on another job."""
+    rows: list[Row] = []
+    for kind in (Kind.EVERYONE, Kind.MINE):
+        if (table := session.store.table(kind)) is not None:
+            columns = table.select(["id", "state", "dependency"])
+            rows += columns.filter(pc.is_valid(columns["dependency"])).to_pylist()
+    return rows
 
 
 def _format_time(seconds: int | None) -> str:

@@ -7,6 +7,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
@@ -22,6 +23,7 @@ from hpcdash.ui.cluster.wall import letter_style
 from hpcdash.ui.jobs.table import elapsed_cell, job_hint, where_cell
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.themes import style_name
+from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
 
 if TYPE_CHECKING:
@@ -125,6 +127,20 @@ class AllJobsView(TableView):
 
     def _named_session(self, name: str) -> ClusterSession | None:
         return next((one for one in self.sessions if one.name == name), None)
+
+    def cluster_targets(self, session: ClusterSession) -> Sequence[tuple[ClusterSession, Targets]]:
+        table = self.source()
+        row_ids = self.rows.marked or {self.rows.cursor_id}
+        if table is None:
+            return ()
+        found = []
+        for one in self.sessions:
+            is_selected = pc.is_in(table["_row_id"], pa.array(sorted(filter(None, row_ids))))
+            selected = pc.and_(is_selected, pc.equal(table["cluster"], one.name))
+            rows = table.filter(selected).to_pylist()
+            if rows:
+                found.append((one, Targets(tuple(str(row["id"]) for row in rows), tuple(rows))))
+        return found
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(

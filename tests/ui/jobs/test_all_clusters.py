@@ -51,3 +51,20 @@ async def test_enter_goes_to_a_job_on_its_cluster() -> None:
         await press(pilot, "enter")
         await until(pilot, lambda: app.main.view_name == "job")
         assert app.main.session.name == "everyday"
+
+
+async def test_marks_on_several_clusters_are_confirmed_cluster_by_cluster() -> None:
+    app = two_clusters_and_a_dead_one()
+    async with app.run_test(size=SIZE) as pilot:
+        await all_clusters(pilot)
+        await press(pilot, "slash", *"state:held", "enter")
+        await settled(pilot)
+        # A worker waits for the answers: nothing settles before them.
+        await pilot.press("ctrl+a", "x")
+        await until(pilot, lambda: "on training (recorded)" in screen_text(app))
+        assert "scancel" in screen_text(app)
+        await pilot.press("n")
+        await until(pilot, lambda: "on everyday (recorded)" in screen_text(app))
+        assert "qdel" in screen_text(app)
+        await pilot.press("n")
+        await until(pilot, lambda: "Command" not in screen_text(app))
