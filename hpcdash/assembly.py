@@ -281,7 +281,7 @@ def _headers(cluster: ClusterSettings) -> dict[str, str]:
     for number, line in enumerate(_private_lines(cluster.headers_file), 1):
         header = _HEADER.fullmatch(line)
         if line and (header is None or header[1].lower() in _OWN_HEADERS):
-            what = f"line {number}: expected a header, as in Name: value"
+            what = f"line {number}: expected a header such as Name: value"
             raise ConfigError(what, f"Not: {', '.join(_OWN_HEADERS)}", file=cluster.headers_file)
         if header is not None:
             found[header[1]] = header[2]

@@ -187,7 +187,7 @@ def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -
                     raise NotPrivate(
                         f"{entry.path} belongs to {user_name(owner)}, who could have put it there "
                         "for you to write to",
-                        f"Remove it if you do not know it. {_another(variable)}",
+                        f"Remove it if you do not recognize it. {_another(variable)}",
                     )
     if not may_be_replaced:
         _refuse_replaceable(folder, folder, variable)

@@ -58,7 +58,7 @@ _WAITED = {
     "afterok": "after {} succeeds",
     "afternotok": "after {} fails",
     "after": "once {} began",
-    "aftercorr": "task by task after {}",
+    "aftercorr": "each task after the same task of {}",
 }
 
 

@@ -30,7 +30,7 @@ _MEANING = {
     "afterany": "after it ends",
     "aftercorr": "each task after the same task succeeds",
     "afterburstbuffer": "after its burst buffer is written back",
-    "expand": "to grow into it",
+    "expand": "to add its nodes to it",
     "before": "starts after this one starts",
     "beforeok": "starts after this one succeeds",
     "beforenotok": "starts after this one fails",

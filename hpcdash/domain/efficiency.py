@@ -137,7 +137,7 @@ def advice(used: Used, state: str) -> str:
         if not used.requested_memory_bytes:
             return ""
         limit = format_memory(used.requested_memory_bytes)
-        return f"it had {limit} and needed more: request more memory"
+        return f"its limit of {limit} was not enough: request more memory"
     if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
         return ""
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:

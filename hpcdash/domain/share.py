@@ -47,7 +47,7 @@ def parse_priority(text: str) -> Priority:
         return Priority[text.strip().upper().replace("-", "_")]
     except KeyError:
         names = ", ".join(priority.name for priority in (*LEVELS, Priority.AUTO))
-        raise ValueError(f"{text!r} is not a priority: {names}") from None
+        raise ValueError(f"{text!r} is not a valid priority: {names}") from None
 
 
 @dataclass(frozen=True, slots=True)

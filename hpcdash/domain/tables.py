@@ -375,15 +375,11 @@ QUEUES = TableSpec(
         "_note": "text",
         "_opens_at": "time",
         "_server_note": "text",
-        # Why none of one's accounts may submit there, and the free GPUs (CPUs in queues without
-        # GPUs) that a job could have, with a core and memory; null: unknown.
-        "_refusal": "text",
-        "_usable": "count",
     },
     columns=(
         ColumnSpec("name", 12, 0, title="QUEUE", flexible=True, longest=30),
         ColumnSpec("open", 9, 0, "available", "STATE", "AVAILABLE"),
-        ColumnSpec("usable", 6, 1, "_usable", "USABLE"),
+        ColumnSpec("usable", 6, 1, "_usable", "USABLE", align="right"),
         ColumnSpec("limit", 8, 2, "limit_seconds"),
         ColumnSpec("nodes", 5, 4),
         ColumnSpec("idle", 5, 3, "nodes_idle"),

@@ -84,7 +84,9 @@ class HopClient(asyncssh.SSHClient):
     async def password_auth_requested(self) -> str | None:
         if not self._can_prompt("password"):
             return None
-        answers = await self.prompt("Password", "", (PromptField(f"Password of {self.hop.label}"),))
+        answers = await self.prompt(
+            "Password", "", (PromptField(f"Password for {self.hop.label}"),)
+        )
         return answers[0] if answers else None
 
     async def password_change_requested(self, prompt: str, lang: str) -> tuple[str, str]:
@@ -99,7 +101,7 @@ class HopClient(asyncssh.SSHClient):
             current, new, again = answers
             if new == again:
                 return current, new
-            instructions = "The new passwords differ."
+            instructions = "The new passwords do not match."
         return NotImplemented  # type: ignore[no-any-return]
 
     def password_changed(self) -> None:

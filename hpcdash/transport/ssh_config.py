@@ -390,7 +390,7 @@ def _hops(
         return (hop,)
     if len(towards) >= _MAX_JUMPS or destination in towards:
         way = " → ".join(step.host for step in (*towards, destination))
-        raise ConfigError(f"ProxyJump is circular: {way}", "Correct ProxyJump in ~/.ssh/config.")
+        raise ConfigError(f"ProxyJump is circular: {way}", "Fix ProxyJump in ~/.ssh/config.")
     # As in ssh, only the first jump may have jumps of its own.
     first = _hops(jumps[0], paths, known_hosts, (*towards, destination))
     later = [_resolve(jump, paths, known_hosts)[0] for jump in jumps[1:]]
@@ -463,7 +463,7 @@ def _resolve(
 def _unreadable(error: Exception) -> ConfigError:
     message = "its files include each other" if isinstance(error, RecursionError) else str(error)
     return ConfigError(
-        f"The ssh configuration cannot be read: {message}", "Correct the line named above."
+        f"The ssh configuration cannot be read: {message}", "Fix the line shown above."
     )
 
 
@@ -493,7 +493,7 @@ def _local_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError) as error:
         raise ConfigError(
-            "The user is unknown.", "Set USER, or specify the user: user@host."
+            "The user name is unknown.", "Set USER, or specify the user: user@host."
         ) from error
 
 

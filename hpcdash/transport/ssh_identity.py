@@ -268,7 +268,7 @@ def _read_files(
             reason = error.strerror if isinstance(error, OSError) else "no certificate is in it"
             found.names.append(f"certificate {path.name} (cannot be read: {reason})")
             found.next_steps.append(
-                f"{path} is named by CertificateFile: recreate it, or correct ~/.ssh/config."
+                f"{path} is named by CertificateFile: recreate it, or fix ~/.ssh/config."
             )
     for path in hop.identity_files:
         try:

@@ -96,7 +96,7 @@ class Login:
                 if client.shown_key is None:
                     raise HostKeyRefused(
                         f"The host certificate of {hop.label} is not valid: {error.reason}.",
-                        "Ask the site which certificate authority its login nodes use.",
+                        "Ask your administrators which certificate authority its login nodes use.",
                     ) from error
                 await self._host_keys.verify(hop, known, client.shown_key, clock)
             except (asyncssh.Error, OSError, ValueError) as error:

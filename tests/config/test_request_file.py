@@ -259,7 +259,12 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('extra_args = ["--nice=3", 4]', 2, "extra_args", "item 2: expected text in quotes"),
         ('place = "scatter:pack"', 2, "place", "scatter and pack cannot be combined"),
         ('place = "exclusive"', 2, "place", "'exclusive' is not one of free, pack"),
-        ('attributes = ["umask"]', 2, "attributes", 'item 1: "umask" is not NAME=VALUE'),
+        (
+            'attributes = ["umask"]',
+            2,
+            "attributes",
+            'item 1: "umask" is not in the form NAME=VALUE',
+        ),
         ('keep_files = "oo"', 2, "keep_files", 'letters of "oed"'),
         ('keep_files = "d"', 2, "keep_files", "o or e among them"),
         ('name = "a\\nb"', 2, "name", "does not print"),

@@ -92,8 +92,8 @@ async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> N
     outcomes = await chain.submit(5)
     assert len(chain.transport.submitted) == 3
     assert format_chain(outcomes, 5) == (
-        "2 jobs of 5 submitted (these stay queued: 91 92); number 3: Job violates QOS limits; the 2 after "
-        "it were not sent"
+        "2 jobs of 5 submitted (these stay queued: 91 92); number 3: Job violates QOS limits; "
+        "the remaining 2 were not sent"
     )
 
 

@@ -48,7 +48,7 @@ def inside_step(row: Row, command: InsideCommand) -> InsideStep:
         )
     for node in nodes:
         if not _HOST.fullmatch(node):
-            raise UsageError(f"{visible(node)} is not a host name")
+            raise UsageError(f"{visible(node)} is not a valid host name")
     token = fresh_frame_token()
     script, *arguments = command.arguments(token, str(row["work_dir"] or ""), as_job=True)
     job_id = str(row["id"])

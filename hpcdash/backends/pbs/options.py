@@ -311,7 +311,7 @@ _OWN_ATTRIBUTES = {
     "hold_types": "hold",
     "job_name": "name",
     "keep_files": "keep_files",
-    "max_run_subjobs": "array, as in 1-10%2",
+    "max_run_subjobs": "array, such as 1-10%2",
     "output_path": _PLACES["o"],
     "project": "project",
     "rerunable": "requeue",
@@ -348,7 +348,7 @@ def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tu
     for field, text in texts:
         named = attributes(text)
         if not named:
-            refused.append((f"{field}: -W {text} is not NAME=VALUE", "As in umask=027."))
+            refused.append((f"{field}: -W {text} is not NAME=VALUE", "For example umask=027."))
         for name, value in named:
             if name.lower() in _OWN_ATTRIBUTES:
                 place = _OWN_ATTRIBUTES[name.lower()]
@@ -390,8 +390,8 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                 step = f"Use {place} instead." if place else "hpcdash jobs cannot use it."
                 refused.append((message, step))
             elif option.problem:
-                message = f"{option.written} is {option.problem} to qsub"
-                refused.append((message, "Its options: man qsub."))
+                message = f"{option.written} is {option.problem} for qsub"
+                refused.append((message, "See man qsub for its options."))
             elif option.name not in ("l", "W"):
                 written = (directive_word("extra_args", word) for word in option.arguments)
                 stored[" ".join(written)] = None

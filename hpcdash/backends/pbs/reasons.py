@@ -26,7 +26,7 @@ _EXECUTION = {
     -10: ("FAILUID", "its user or group is unknown on the node"),
     -11: ("RERUN", "was requeued"),
     -12: ("CHKP", "was checkpointed and ended"),
-    -13: ("FAIL_PASSWORD", "its password was refused"),
+    -13: ("FAIL_PASSWORD", "its password was rejected"),
     -14: ("RERUN_SIS_FAIL", "one of its nodes was unreachable"),
     -15: ("QUERST", "waiting to restart from its checkpoint"),
     -16: ("FAILHOOK_RERUN", "a site hook rejected and requeued it"),
@@ -274,8 +274,8 @@ _HINTS: dict[str, _Hint] = {
     r"Specified \S+ does not exist: (?P<name>\S+)": "it requests {name}, which does not exist",
     r"no available resources on nodes": "no node has free resources for it",
     r"preempt enough work": "cannot preempt enough jobs to fit in",
-    r"zero shares": "its owner has no fair share; ask the site",
-    r"fairshare|fair share": "its owner exceeded their fair share; others go first",
+    r"zero shares": "its owner has no fair share; ask your admins",
+    r"fairshare|fair share": "its owner exceeded their fair share; other jobs go first",
     r"ineligible state: *(?P<state>\S+)": "a node it needs is {state}",
     r"ineligible type": "a node it needs has the wrong type",
     r"exclusive node and node is in use": "needs an exclusive node and none is empty",
@@ -286,7 +286,7 @@ _HINTS: dict[str, _Hint] = {
     r"licen[cs]e": "waiting for a software licence",
     r"pack placement": "must fit on one node (place=pack), and no node has enough free",
     r"strict (?:sorted order|fifo order)": "jobs start strictly in order, and others are ahead",
-    r"top job": "others are ahead of it",
+    r"top job": "other jobs are ahead of it",
     r"cannot provision|provision conflict|provisioning": (
         "the node it needs cannot be provisioned now"
     ),
@@ -332,13 +332,13 @@ _ENDINGS: dict[str, _Hint] = {
         "it never started: a job it depends on failed its condition or is unknown"
     ),
     r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b": (
-        "check that its output folder exists and is writable, and its home is mounted on the nodes"
+        "check that its output folder exists and is writable, and that the home directory is mounted on the nodes"
     ),
     r"JOB_EXEC_RERUN\b": "was preempted or requeued",
     r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b": (
         "a node it ran on failed"
     ),
-    r"JOB_EXEC_(?:FAILHOOK|HOOK)": "see its output, or ask the site",
+    r"JOB_EXEC_(?:FAILHOOK|HOOK)": "see its output, or ask your admins",
 }
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 

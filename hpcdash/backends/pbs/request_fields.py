@@ -21,7 +21,7 @@ def _place(text: str) -> str:
 def _attribute(text: str) -> str:
     """`NAME=VALUE`, as of qsub's -W."""
     if not _ATTRIBUTE.fullmatch(text):
-        raise ValueError(f'{_shown(text)} is not NAME=VALUE, as in "umask=027"')
+        raise ValueError(f'{_shown(text)} is not in the form NAME=VALUE, such as "umask=027"')
     return text
 
 

@@ -117,7 +117,9 @@ def _refuse_long(options: Sequence[str]) -> None:
 def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None:
     """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
     for option in line.problems:
-        raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
+        raise UsageError(
+            f"{option.written} is {option.problem} for qsub", "See man qsub for its options."
+        )
     if line.script:
         raise UsageError(
             f"{line.script[0]!r} is not a qsub option",
@@ -175,7 +177,7 @@ def _arguments(dialect: Dialect, arguments: Sequence[str]) -> list[str]:
         )
     if odd := [word for word in arguments if not word or re.search(r"[\s\"'\\]", word)]:
         raise UsageError(
-            f"Torque's -F splits script arguments at blanks: {odd[0]!r} cannot be passed"
+            f"Torque's -F splits script arguments at spaces: {odd[0]!r} cannot be passed"
         )
     return ["-F", " ".join(arguments)]
 

@@ -519,7 +519,8 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
             continue
         if job.tasks.count > _MAX_JOBS:
             raise UsageError(
-                f"{job_id} has {job.tasks.count} tasks", "Relative changes work task by task only."
+                f"{job_id} has {job.tasks.count} tasks",
+                "Relative changes work only on individual tasks.",
             )
         for task in job.tasks:
             yield Target(job_id, f"{job.number}_{task}")

@@ -56,7 +56,7 @@ class Clusters(Struct, frozen=True):
             if not NAME.fullmatch(name):
                 raise UsageError(
                     f"SLURM_CLUSTERS names {name!r}, which is not a cluster",
-                    "Correct or unset it.",
+                    "Fix or unset it.",
                 )
 
     @property

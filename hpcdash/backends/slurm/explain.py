@@ -229,7 +229,7 @@ _WORDS: dict[str, Formatter] = {
     "exclude": "never on {}",
     "exclusive": one_of(
         {"": "exclusive nodes", "user": "nodes shared only with your own jobs"},
-        "nodes shared within the same {} only",
+        "nodes shared only within the same {}",
     ),
     "export": export,
     "export-file": "environment read from {}",
@@ -264,7 +264,7 @@ _WORDS: dict[str, Formatter] = {
     "kill-on-invalid-dep": one_of(
         {
             "yes": "removed if its dependency can never be met",
-            "no": "stays waiting even if its dependency can never be met",
+            "no": "stays pending even if its dependency can never be met",
         },
         "if its dependency can never be met: {}",
     ),

@@ -154,7 +154,7 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
         text = f"{option.value!r} is not a time for sbatch, which does not accept units"
         yield LintFinding("error", place, text, "Use minutes, hours:minutes:seconds or days-hours.")
     elif option.value and (found := _VARIABLE.search(option.value)):
-        text = f"sbatch does not expand variables: {found[0]} stays as is in --{option.name}"
+        text = f"sbatch does not expand variables: {found[0]} is used literally in --{option.name}"
         yield LintFinding(
             "warning", place, text, "Write the value itself, or set the option on the command line."
         )

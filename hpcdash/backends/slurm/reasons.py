@@ -67,8 +67,8 @@ _EXACT = {
     "JobHoldMaxRequeue": "was requeued too often and is held; find out why, then release it",
     "ReservationInvalid": "its reservation is not valid; change or cancel it",
     "Reserved for maintenance": "the nodes it could use are reserved for maintenance",
-    "SchedDefer": "left to the main scheduling cycle; it will be considered then",
-    "SystemFailure": "the cluster failed; tell the site",
+    "SchedDefer": "deferred to the next main scheduling cycle",
+    "SystemFailure": "the cluster failed; tell your admins",
     "AccountingPolicy": "its account or QoS reached a limit; waiting for capacity",
     "BurstBufferOperation": "its burst buffer is being set up or torn down, or failed",
     "QOSUsageThreshold": "its QoS is below the usage the site requires",
@@ -212,7 +212,7 @@ _OF_RESERVATIONS = frozenset(
 _DEPENDENCY = "hpcdash cancel {id}, or resubmit it: its dependency can no longer be met."
 _LIMIT = "The request exceeds its limits: hpcdash alter {id}, or resubmit it with less."
 _TIME = "hpcdash alter {id} --time with a shorter limit, or another queue."
-_RIGHTS = "Ask the site, or resubmit it with another account, QoS or queue."
+_RIGHTS = "Ask your admins, or resubmit it with another account, QoS or queue."
 _LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
 _REQUEST = "The request cannot be met there: change it and resubmit."
 # Reasons of squeue(1), JOB REASON CODES.

@@ -38,7 +38,7 @@ _FLAGS = {
     "WEEKLY": "repeats every week",
     "HOURLY": "repeats every hour",
     "WEEKDAY": "repeats on weekdays",
-    "WEEKEND": "repeats at weekends",
+    "WEEKEND": "repeats on weekends",
     "FLEX": "jobs may start before it and run past it",
     "MAGNETIC": "eligible jobs use it without requesting it",
     "OVERLAP": "may overlap others",

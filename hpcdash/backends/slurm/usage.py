@@ -67,7 +67,7 @@ _SSTAT_BY_OWN_NUMBER = (
 )
 _NO_STEP = "No steps running for job"
 _REFUSED = ("Invalid user id", "Access/permission denied")
-RUNNING_NOTE = "counts running steps only"
+RUNNING_NOTE = "includes only running steps"
 NO_STEP_NOTE = "no step is running right now"
 
 

@@ -53,7 +53,7 @@ async def end_command(store: ClusterStore, chosen: Sequence[Leftover]) -> Inside
     numbers = await _numbers(store)
     return InsideCommand(
         ("sh", "-c", _SCRIPT, "leftovers", "end", numbers, *processes),
-        title=f"end {len(chosen)} leftover processes",
+        title=f"kill {len(chosen)} leftover processes",
     )
 
 

@@ -38,8 +38,8 @@ _HARMLESS_SIGNALS = frozenset({"CONT"})
 SIGNALS: dict[str, str] = {
     "USR1": "many training programs save a checkpoint; others exit",
     "USR2": "like USR1, for another purpose",
-    "TERM": "requests termination; a cancel sends it first",
-    "INT": "like ctrl+c: KeyboardInterrupt in Python",
+    "TERM": "requests termination; cancel sends it first",
+    "INT": "same as ctrl+c: KeyboardInterrupt in Python",
     "HUP": "reloads its configuration, or ends",
     "CONT": "continues after STOP",
     "STOP": "pauses it; the time limit keeps running",

@@ -401,7 +401,7 @@ def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
         number = f"{count} " if has_counts else ""
         states.append((f"{signs.get(state, '')} {number}{state_word(state)}".strip(), state))
     if not states and branch.job_id:
-        states = [("no longer known", "unknown")]
+        states = [("no longer listed", "unknown")]
     pieces: list[tuple[str, str]] = []
     if branch.name:
         pieces += [(branch.name, ""), ("  ", "")]

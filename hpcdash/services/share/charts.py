@@ -66,10 +66,10 @@ def draw_outcomes(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
 def _draw_figures(outcomes: Sequence[PolicyResult]) -> list[Line]:
     titles = (
         "Utilisation",
-        "All done after",
+        "Total time",
         "Node hours worked",
         "Node hours lost",
-        "Loading and saving",
+        "Spent loading and saving",
         "Interruptions",
         "Not saved in time",
         "Tasks that never run",

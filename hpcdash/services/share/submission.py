@@ -109,7 +109,8 @@ async def check_pool(
         pool, matches[0], request, user, slot_type, is_embedded=store.backend.is_embedded
     ):
         raise UsageError(
-            f"share: pool {pool.pool} rejects this: {text}", "`hpcdash share show` has its quotas."
+            f"share: pool {pool.pool} rejects this: {text}",
+            "`hpcdash share show` lists its quotas.",
         )
     silence = format_silence(pool, datetime.fromtimestamp(store.clock.now(), UTC))
     return f"share: pool {pool.pool}: {silence}" if silence else ""

@@ -114,7 +114,7 @@ def format_task(task: Task) -> str:
 def format_interrupted(tasks: Sequence[Task]) -> tuple[str, ...]:
     """Format the interrupted tasks, a line each; one line if there are none."""
     if not tasks:
-        return ("It interrupts no other task.",)
+        return ("No other task is interrupted.",)
     lines = [
         f"{format_task(task)}, {task.level}, {counted(task.nodes, 'node')}"
         for task in tasks[:_MAX_INTERRUPTED]

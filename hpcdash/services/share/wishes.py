@@ -100,7 +100,7 @@ async def plan_wish(
     if wish is Wish.STOP:
         plan = session.actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows)
         outcome = ("It ends and will not start again.",)
-        return WishPlan(task, plan, f"Stop {job} for good?", outcome, ())
+        return WishPlan(task, plan, f"Stop {job} permanently?", outcome, ())
     if wish in (Wish.RAISE, Wish.LOWER):
         requested = _available_priority(pool, task, wish, priority)
         mark = dataclasses.replace(mark, priority=requested)

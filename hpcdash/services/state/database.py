@@ -241,7 +241,7 @@ class StateDatabase:
             except OSError as error:
                 raise StateUnusable(
                     f"{path} {problem}, and cannot be renamed: {error.strerror}",
-                    "Move it away; hpcdash then creates a new one.",
+                    "Move it aside; hpcdash then creates a new one.",
                 ) from error
         finally:
             os.close(folder)

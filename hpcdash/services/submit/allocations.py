@@ -251,7 +251,7 @@ def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
         return f"waits for job {allocation.job_id} to start ({allocation.row['state']})"
     before = [one for one in runs if one.number < run.number and one.ended_at is None]
     if not before:
-        return "starts in a moment"
+        return "about to start"
     first = f"run {before[0].number} ({before[0].title})"
     if len(before) == 1:
         return f"waits for {first} to end"

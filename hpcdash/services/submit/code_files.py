@@ -326,7 +326,7 @@ def _git_files(folder: Path) -> list[bytes]:
         ) from None
     except OSError as error:
         raise UsageError(
-            f"files: git cannot list {visible(str(folder))}: {error}", "Fix that first."
+            f"files: git cannot list {visible(str(folder))}: {error}", "Fix this first."
         ) from error
 
 
@@ -336,7 +336,7 @@ def _names(output: GitOutput, folder: Path) -> list[bytes]:
     if output.status != 0:
         raise UsageError(
             f"files: git cannot list {visible(str(folder))}: {visible(excerpt(output.stderr))}",
-            "Fix that first.",
+            "Fix this first.",
         )
     return [name for name in output.stdout.split(b"\0") if name]
 

@@ -233,7 +233,7 @@ _SLICES = FormGroup(
         FormField(
             "tpus_per_worker",
             "TPUs",
-            "TPUs per worker; default: its chips",
+            "TPUs per worker; default: its number of chips",
             FieldKind.COUNT,
         ),
         FormField(

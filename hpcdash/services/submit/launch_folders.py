@@ -180,7 +180,7 @@ class LivingJobs(Struct, frozen=True):
             if number.search(str(row["dependency"] or "")):
                 return f"job {job_id} waits for it"
             if f"{row['work_dir'] or ''}/".startswith(below):
-                return f"job {job_id} works in it"
+                return f"job {job_id} is running in it"
         is_named = any(record.folder in request for request in self.requests)
         return "an unfinished job refers to it" if is_named else ""
 

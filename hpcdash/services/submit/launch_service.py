@@ -59,7 +59,7 @@ class NoSuchLaunch(HpcdashError):
     """There is no such launch, or it is another account's."""
 
     def __init__(self) -> None:
-        super().__init__("no such launch", "GET /launches lists those of your accounts.")
+        super().__init__("no such launch", "GET /launches lists your accounts' launches.")
 
 
 class NoLog(HpcdashError):
@@ -472,7 +472,7 @@ class LaunchService:
         """Cancel a launch's job as its account. Raises UsageError if that is not possible."""
         if not launch.job_id:
             raise HpcdashError(
-                "unknown so far whether its job was submitted",
+                "not yet known whether its job was submitted",
                 f"Search the queue for {launch.mark}, or try again later.",
             )
         rows = _own(await self._session.actions.fetch_rows([launch.job_id]), launch)
@@ -526,7 +526,9 @@ class LaunchService:
         if not launch.job_id:
             raise NoResult("it has no known job yet", "Check its status first.")
         if not launch.record.folder:
-            raise NoResult("its result, if JSON, is in its log", "GET /launches/ID/logs has it.")
+            raise NoResult(
+                "its result, if JSON, is in its log", "GET /launches/ID/logs returns it."
+            )
         if request.array is None and task is not None:
             raise UsageError("task: the launch is one job, not an array", "Remove task.")
         job_id = launch.job_id

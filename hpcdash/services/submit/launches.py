@@ -825,5 +825,5 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
         parts.append(f"number {len(outcomes)}: {last.text or 'no reason given'}")
     if remaining:
         verb = "was" if remaining == 1 else "were"
-        parts.append(f"the {remaining} after it {verb} not sent")
+        parts.append(f"the remaining {remaining} {verb} not sent")
     return "; ".join(parts)

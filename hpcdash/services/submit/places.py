@@ -218,7 +218,7 @@ class _ClusterSearch:
             place,
             wait_seconds=similar.median_seconds,
             most_wait_seconds=similar.most_seconds,
-            estimated_by=f"history: {counted(similar.runs, 'job')} like it",
+            estimated_by=f"history: {counted(similar.runs, 'similar job')}",
         )
 
 

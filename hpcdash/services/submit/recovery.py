@@ -51,7 +51,9 @@ _MIN_HISTORY_SECONDS = 600
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
 
 _NO_NAME = "not in the queue; the history may not keep marks, and its name or cluster is uncertain"
-_MAY_HAVE_ENDED = "not in the queue; without a history, a job that ended at once leaves no trace"
+_MAY_HAVE_ENDED = (
+    "not in the queue; without a history, a job that ended immediately leaves no trace"
+)
 _MARK = re.compile(rf"{re.escape(MARK_START)}[0-9a-f]{{10}}\b")
 _NAME = "--job-name="
 _RECENT_SECONDS = 86_400.0
@@ -182,7 +184,7 @@ class _OutcomeSearch:
             except UnreachableError:
                 raise
             except HpcdashError as error:
-                text = f"not in the queue; it may have ended at once: {error.message}"
+                text = f"not in the queue; it may have ended immediately: {error.message}"
                 self._settle(searches, None, text)
                 continue
             for job_id, search in searches.items():

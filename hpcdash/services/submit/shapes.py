@@ -187,7 +187,7 @@ def job_request(row: Mapping[str, Any]) -> Request:
     gpus = row["gpus"]
     slots = gpus or row["cpus"]
     if not slots:
-        raise UsageError(f"the size of job {row['id']} is unknown", "Give it: --gpus, --cpus.")
+        raise UsageError(f"the size of job {row['id']} is unknown", "Pass it: --gpus, --cpus.")
     return Request(
         command="true",
         plain=True,

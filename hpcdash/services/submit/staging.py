@@ -365,7 +365,7 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
                 f"run_as: {problem}",
                 "The launch program, the storage root and every folder above them must belong to "
                 "root, and only root may write to them; the storage root itself is sticky and open "
-                f"to all. Root sets them up with:{commands}",
+                f"writable. Root sets them up with:{commands}",
             )
 
     start = f"LC_ALL=C; export LC_ALL\n{shell_text('weak_spot.sh', 'services/submit/trust.sh')}"

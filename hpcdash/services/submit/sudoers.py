@@ -53,7 +53,7 @@ def sudoers_text(
     _check_path("--storage-root", "the storage root", storage_root)
     _check_path("launch_program", "the launch program", launch_program)
     if env_file:
-        _check_path("--env-file", "a file of variables", env_file)
+        _check_path("--env-file", "the variables file", env_file)
     setup = "".join(f"#   {command}\n" for command in root_commands(storage_root, launch_program))
     # Rules of a second account would define an alias again.
     paths = [f"{bin_folder}/{name}" for name in commands]

@@ -134,7 +134,7 @@ class SwitchLog:
     def _format_growth(self, chunks: Sequence[Chunk]) -> str:
         ages = [chunk.stat.age_seconds for chunk in chunks if chunk.stat.age_seconds is not None]
         is_there = any(chunk.stat.is_there for chunk in chunks)
-        unknown = "unknown when its log last grew" if is_there else "it has no log yet"
+        unknown = "its log's last write time is unknown" if is_there else "it has no log yet"
         return format_log(min(ages, default=None), unknown)
 
     async def _find(self, job_id: str) -> None:

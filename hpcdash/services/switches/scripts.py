@@ -80,7 +80,7 @@ def clear_command(check: SwitchSnapshot, job_ids: Sequence[str]) -> ActionComman
     most = min(check.file.size or 0, MAX_SWITCH_BYTES)
     script = shell_text("services/switches/clear.sh").strip()
     argv = ("sh", "-c", script, "sh", folder, check.there, name, str(check.thing), str(most))
-    done = f"removed {check.path}, created by {check.file.owner or 'somebody'}"
+    done = f"removed {check.path}, created by {check.file.owner or 'an unknown user'}"
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
     if check.thing is Thing.FILE and most:
         shown = f"remove the file {check.path}, at most {most} bytes"

@@ -50,7 +50,7 @@ _WAITS_SECONDS = 600.0
 _SCOPE_SECONDS = 3600.0
 # Every server's history is longer.
 _SHORT_SECONDS = 7 * DAY
-OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
+OTHERS_HIDDEN = "The cluster hides other users' ended jobs from you"
 
 
 class QueriedCluster(Protocol):

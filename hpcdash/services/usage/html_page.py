@@ -90,7 +90,7 @@ def report_page(
     )
     if written_at is not None:
         local = written_at.astimezone(report.zone)
-        notes.append(f"Written {local:%Y-%m-%d %H:%M %Z} by hpcdash.")
+        notes.append(f"Generated {local:%Y-%m-%d %H:%M %Z} by hpcdash.")
     heading = format_report_span(report)
     if subtitle:
         heading += f" · {subtitle}"

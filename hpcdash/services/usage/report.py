@@ -656,5 +656,5 @@ def _whose(fetched: FetchedRuns, *, everyone: bool, user: str) -> str:
     if fetched.hides_others is False:
         return f"Jobs of {users}: the cluster hides none from you"
     if whose == {user}:
-        return "The cluster showed no jobs but yours: others' may be private there"
+        return "The cluster showed only your own jobs: those of other users may be private"
     return f"Jobs of {users}: all that the cluster shows you"

@@ -316,7 +316,7 @@ _JOB_TITLES = {
     "loss": "Abnormal loss",
     "ends-late": "Time limit too short",
     "allocation-ends": "Allocation ends soon",
-    "no-turn": "No turn in the pool",
+    "no-turn": "Waiting too long for the pool",
     "interrupted-unsaved": "Interrupted before it saved",
     "slow-save": "Too slow to save",
 }

@@ -13,6 +13,7 @@ from textual.content import Content
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.places import Place
 from hpcdash.domain.room import NODE_COLUMNS, bound_nodes, count_gpu_types, count_usable
+from hpcdash.domain.schema import COUNT, TEXT
 from hpcdash.domain.states import REFUSING, WAITING
 from hpcdash.domain.tables import QUEUES, Kind
 from hpcdash.domain.text import clip, visible
@@ -67,6 +68,13 @@ class QueuesView(TableView):
     _access: Mapping[str, Place] | None = None
 
     @property
+    def schema(self) -> pa.Schema:
+        """Return the schema of the rows, with why none of the user's accounts may submit, and the
+        free GPUs (CPUs in queues without GPUs) that a job could have; null: unknown.
+        """
+        return super().schema.append(pa.field("_refusal", TEXT)).append(pa.field("_usable", COUNT))
+
+    @property
     def kinds(self) -> frozenset[Kind]:
         # Everyone's queue shows how many jobs run and wait in each, nodes what is free together.
         return frozenset({Kind.QUEUES, Kind.EVERYONE, Kind.NODES})
@@ -90,8 +98,8 @@ class QueuesView(TableView):
     def source(self) -> pa.Table | None:
         table = super().source()
         nodes = self.session.store.table(Kind.NODES)
-        if table is None or (self._access is None and nodes is None):
-            return table
+        if table is None:
+            return None
         rows = table.to_pylist()
         # PBS binds no nodes to queues.
         node_rows = [] if nodes is None else nodes.select(NODE_COLUMNS).to_pylist()
@@ -109,6 +117,7 @@ class QueuesView(TableView):
             "name": name_cell,
             "open": open_cell,
             "limit": limit_cell,
+            "usable": cells.count_cell,
             "down": down_cell,
             "cpus": cells.usage_cell("cpus", digits=11, bar=8),
             "gpus": cells.usage_cell("gpus", digits=9, bar=8),

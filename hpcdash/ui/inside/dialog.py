@@ -130,7 +130,7 @@ class EndLeftoversDialog(Dialog[bool]):
     ]
 
     def __init__(self, found: Sequence[Leftover]) -> None:
-        super().__init__(f"End {counted(len(found), 'leftover')} of your finished jobs?")
+        super().__init__(f"Kill {counted(len(found), 'leftover')} of your finished jobs?")
         self._found = tuple(found)
 
     def compose_body(self) -> ComposeResult:
@@ -141,10 +141,10 @@ class EndLeftoversDialog(Dialog[bool]):
                 yield Static(Text(text, no_wrap=True, overflow="ellipsis"), markup=False)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
-            yield AnswerButton("Yes, end them (y)", id="yes")
+            yield AnswerButton("Yes, kill them (y)", id="yes")
 
     def format_keys(self) -> str:
-        return "y end with TERM, then KILL · n/esc/enter cancel"
+        return "y kill (TERM, then KILL) · n/esc/enter cancel"
 
     def on_mount(self) -> None:
         self.query_one("#no", AnswerButton).focus()

@@ -153,7 +153,7 @@ class InsideView(View):
     def hint(self) -> str:
         if self._seconds is None:
             seconds = time.monotonic() - self._began
-            return f"running on the job's nodes, {seconds:.0f} s; q ends it"
+            return f"running on the job's nodes, {seconds:.0f} s; q stops it"
         if self._answer is None:
             return ""
         return f"{summary(self._answer)}, took {self._seconds:.1f} s"

@@ -31,7 +31,7 @@ from hpcdash.ui.widgets.lines import TextInput
 _HINTS = {
     "time": "2h, 1-12:00:00",
     "memory": "per node: 16G",
-    "nice": "higher waits longer",
+    "nice": "a higher value waits longer",
     "throttle": "maximum number of tasks at a time",
 }
 _IDS_CELLS = 130

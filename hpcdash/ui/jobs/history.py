@@ -162,7 +162,7 @@ class HistoryView(JobsView):
     def scope_crumbs(self) -> Sequence[str]:
         whose = self.whose(everyone=self.everyone)
         if self.everyone and self._hides_others:
-            whose = ("everyone's (others' are hidden from you)",)
+            whose = ("everyone's (other users' jobs are hidden from you)",)
         return ("history", *whose, self._format_span())
 
     def _format_span(self) -> str:
@@ -240,7 +240,7 @@ class HistoryView(JobsView):
         since, until = self._span
         present = since if since in _SPANS and not until else _OTHER
         self.app.push_screen(
-            ChoiceDialog("History: time span", choices, self._take_choice, present)
+            ChoiceDialog("History: time range", choices, self._take_choice, present)
         )
 
     def _take_choice(self, value: str) -> None:
@@ -301,7 +301,7 @@ class HistoryView(JobsView):
             self._show_hidden(fetched.hides_others)
             if fetched.unasked_seconds and fetched.problem is None:
                 left = format_span(fetched.unasked_seconds)
-                text = f"stopped: {left} of the time was not loaded. ctrl+r loads the rest"
+                text = f"stopped: {left} of the time range was not loaded. ctrl+r loads the rest"
                 self.notify(text, timeout=6)
             if forgotten := fetched.format_forgotten():
                 self.notify(forgotten, timeout=8)

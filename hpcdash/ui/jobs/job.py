@@ -272,7 +272,7 @@ class JobView(View):
         facts = self.facts
         if facts.row is None:
             has_failed = self.own_error is not None and Part.DETAIL not in facts.fetching
-            return Text("no data on this job" if has_failed else "loading …")
+            return Text("no data for this job" if has_failed else "loading …")
         width = self._page.scrollable_content_region.width or self.app.size.width - 3
         is_wide = width >= _TWO_COLUMNS
         column = (width - 3) // 2 if is_wide else width

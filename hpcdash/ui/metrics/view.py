@@ -90,10 +90,10 @@ class ChartView(ChartFollowing, can_focus=True):
         Binding("right", "sideways(1)", "right", show=False, priority=True),
         Binding("up", "upwards(1)", "up", show=False, priority=True),
         Binding("down", "upwards(-1)", "down", show=False, priority=True),
-        Binding("pageup", "stretch(0.8)", "more of the height", show=False, priority=True),
-        Binding("pagedown", "stretch(1.25)", "less of the height", show=False, priority=True),
+        Binding("pageup", "stretch(0.8)", "taller", show=False, priority=True),
+        Binding("pagedown", "stretch(1.25)", "shorter", show=False, priority=True),
         Binding("equals_sign", "zoom(0.5)", "zoom in", show=False),
-        Binding("home", "whole", "all of it", show=False, priority=True),
+        Binding("home", "whole", "full height", show=False, priority=True),
         Binding("end", "end", "end, and follow", show=False, priority=True),
     ]
 

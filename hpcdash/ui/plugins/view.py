@@ -141,7 +141,7 @@ class OutputView(View):
     def hint(self) -> str:
         seconds = (self._ended or time.monotonic()) - self._began
         if self.is_running:
-            state = f"running, {seconds:.0f} s; leaving stops it"
+            state = f"running for {seconds:.0f} s; leaving this view stops it"
         elif self._is_stopped:
             state = f"stopped by you after {seconds:.0f} s"
         elif self.status is None:

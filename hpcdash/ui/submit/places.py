@@ -116,7 +116,7 @@ class PlacesView(TableView):
     def _format_waiting(self) -> str:
         if self.shape is None:
             return "e enters the size of a job"
-        return "searching …" if self._error is None else "No answer. ctrl+r searches again"
+        return "searching …" if self._error is None else "No response. ctrl+r searches again"
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("where",)
@@ -206,7 +206,9 @@ class PlacesView(TableView):
         if place is None or place.accepts is False or self.shape is None:
             return
         if place.cluster != self.session.name:
-            self.notify(f"this place is on {place.cluster}: go there first with 6", timeout=5)
+            self.notify(
+                f"this place is on {place.cluster}: press 6 to switch to it first", timeout=5
+            )
             return
         start_worker(self.screen, self._open_form, place, group="acting")
 

@@ -326,7 +326,7 @@ class SwitchDialog(Dialog[None]):
         is_dropped = self.tracker is not None and self.tracker.is_dropped
         keys = ["y create · n/esc cancel"] if self.can_drop else []
         keys += ["c remove the file"] if self.can_clear else []
-        keys += ["a create again (asks)"] if self.can_retry else []
+        keys += ["a create again (asks first)"] if self.can_retry else []
         keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
         if self._planned() is not None:
             keys.append(f"v {'hide' if self._shows_command else 'show'} the command")

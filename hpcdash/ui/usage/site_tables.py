@@ -199,7 +199,7 @@ class SharesView(TableView):
             )
         level = row["level_fair_share"]
         if level is not None:
-            has_more = "has used nothing lately" if isinf(level) else ""
+            has_more = "has not used anything recently" if isinf(level) else ""
             parts.append(
                 has_more
                 or (
@@ -243,7 +243,7 @@ class ReservationsView(TableView):
         return "No reservations. ctrl+r refreshes"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        may = {True: f"you may use it: {row['_option']}", False: "not for you", None: ""}[
+        may = {True: f"you may use it: {row['_option']}", False: "you may not use it", None: ""}[
             row["allowed"]
         ]
         return "  ·  ".join(

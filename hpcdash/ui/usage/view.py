@@ -158,7 +158,7 @@ class UsageView(View):
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
         choices.append(Choice(_OTHER, label="other …", text="from and until"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
-        self.app.push_screen(ChoiceDialog("Usage: time span", choices, self._take_choice, present))
+        self.app.push_screen(ChoiceDialog("Usage: time range", choices, self._take_choice, present))
 
     def _take_choice(self, value: str) -> None:
         if value == _OTHER:

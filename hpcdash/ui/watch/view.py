@@ -210,7 +210,7 @@ class AlertsView(TableView):
             self.notify("alert unsnoozed", timeout=3)
         else:
             end = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
-            self.notify(f"silent until {end:%a %H:%M}, for hpcdash watch too", timeout=3)
+            self.notify(f"snoozed until {end:%a %H:%M}, also for hpcdash watch", timeout=3)
         self.reload()
 
     def hint(self) -> str:

@@ -66,7 +66,7 @@ class MailNotifier(Notifier):
             is_lasting = 500 <= error.smtp_code < 600
             raise self._failure(f"{error.smtp_code} {reported}", is_lasting=is_lasting) from None
         except smtplib.SMTPNotSupportedError as error:
-            step = "Ask the site for the port and the security setting."
+            step = "Ask your mail administrator for the port and the security setting."
             raise self._failure(str(error), step, is_lasting=True) from None
         except ssl.SSLCertVerificationError as error:
             text = f"certificate verification failed: {error.verify_message}"
