@@ -100,7 +100,8 @@ def build_command(
                 raise UsageError(
                     f"not run: the {field} of {subject} begins with '-' and would be read as an "
                     "option",
-                    f'Put "--" before it, or a prefix in the same word, for example "--name={word}".',
+                    f'Put "--" before it, or a prefix in the same word, for example '
+                    f'"--name={word}".',
                 )
             if match[0] != word and ".." in PurePath(values[field]).parts:
                 raise UsageError(

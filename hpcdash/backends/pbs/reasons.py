@@ -332,7 +332,8 @@ _ENDINGS: dict[str, _Hint] = {
         "it never started: a job it depends on failed its condition or is unknown"
     ),
     r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b": (
-        "check that its output folder exists and is writable, and that the home directory is mounted on the nodes"
+        "check that its output folder exists and is writable, and that the home directory is "
+        "mounted on the nodes"
     ),
     r"JOB_EXEC_RERUN\b": "was preempted or requeued",
     r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b": (

@@ -138,4 +138,5 @@ class LiveUseView(View):
         if self._live is None or not self._live.nodes:
             return "reading the job's nodes …"
         nodes = counted(len(self._live.nodes), "node")
-        return f"{nodes}, sampled every {EVERY_SECONDS} s while this is shown; leaving this view stops it"
+        sampling = f"sampled every {EVERY_SECONDS} s while this is shown"
+        return f"{nodes}, {sampling}; leaving this view stops it"
