@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.impact import count_jobs
@@ -252,8 +252,7 @@ async def _announce(
             print(f"  {visible(str(row['id'])):<14} {state:<10} {name}", file=sys.stderr)
         if len(rows) > _MAX_JOBS_LISTED:
             print(f"  … and {len(rows) - _MAX_JOBS_LISTED} more", file=sys.stderr)
-    for warning in filter(None, warnings):
-        print(f"hpcdash: {visible(warning)}", file=sys.stderr)
+    print_notes(*warnings)
     return plan
 
 
@@ -311,8 +310,7 @@ def format_jobs(rows: Sequence[Row]) -> str:
 
 
 def _print_report(report: Report, session: ClusterSession, form: str) -> None:
-    if report.journal_problem:
-        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    print_notes(report.journal_problem)
     verb = report.plan.request.verb
     if form == "json":
         results: list[dict[str, Any]] = [
@@ -342,8 +340,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         _settle(common, newest)
     entries, unreadable = journal().read(newest)
     if unreadable:
-        lines = counted(unreadable, "line")
-        print(f"hpcdash: {lines} of the journal could not be read", file=sys.stderr)
+        print_notes(f"{counted(unreadable, 'line')} of the journal could not be read")
     if form == "json":
         answer = {"schema": 1, "actions": list(map(_json_action, entries))}
         print_json(answer)
@@ -372,13 +369,11 @@ def _settle(common: CommonOptions, newest: int) -> None:
         entries = unsettled(journal(), session.name, newest=newest)
         for entry in entries:
             for outcome in await reconcile_noted(session.store, journal(), entry):
-                text = f"{visible(outcome.job_id)}: {visible(outcome.text)}"
-                print(f"hpcdash: {text}", file=sys.stderr)
+                print_notes(f"{outcome.job_id}: {outcome.text}")
         if not entries:
-            print(f"hpcdash: no unknown submissions on {visible(session.name)}", file=sys.stderr)
+            print_notes(f"no unknown submissions on {session.name}")
         if left := unknown - len(entries):
-            text = f"{left} cannot be looked up: no mark or name was recorded"
-            print(f"hpcdash: {text}", file=sys.stderr)
+            print_notes(f"{left} cannot be looked up: no mark or name was recorded")
 
     with_session(common, work)
 

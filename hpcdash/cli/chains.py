@@ -18,7 +18,7 @@ from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import read_script
 from hpcdash.cli.tables import write_table
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.terminal import print_json, print_notes, print_text
 from hpcdash.domain.chains import (
     TOLD_STATE,
     JobChain,
@@ -34,7 +34,6 @@ from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.states import JobState
 from hpcdash.domain.tables import HISTORY
-from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.chains import ChainReader
 from hpcdash.services.session import ClusterSession
@@ -97,8 +96,7 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
         width=width,
         encoding=sys.stdout.encoding,
     )
-    for note in notes:
-        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+    print_notes(*notes)
 
 
 async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChain]:

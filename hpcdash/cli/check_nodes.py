@@ -12,8 +12,8 @@ from typing import Any
 from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.submit import print_commands, print_sentences
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.submit import print_commands
+from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
 from hpcdash.domain.tables import Kind
@@ -62,10 +62,10 @@ def run_check_nodes(
         await launches.queues.fetch()
         queues = [one.name for one in launches.queues.known()]
         selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
-        print_sentences(*selection.skipped[:10])
+        print_notes(*selection.skipped[:10])
         planned = await plan_checks(selection, names, launches, seconds)
         for job in planned:
-            print_sentences(*job.plan.notes)
+            print_notes(*job.plan.notes)
             print(f"{', '.join(job.names)} on {visible(', '.join(job.nodes))}", file=sys.stderr)
             print_commands("submit", session.name, job.plan.plan)
         if not common.yes and not await is_agreed():
@@ -113,16 +113,16 @@ async def _submit(
     session: ClusterSession, records: NodeCheckRecords, job: CheckJob
 ) -> tuple[SubmittedCheck, str]:
     """Submit a check; return it, with job ID '' if it was not submitted, and the reason."""
-    result = await session.launches.submit(job.plan, session.actions, print_sentences)
+    result = await session.launches.submit(job.plan, session.actions, print_notes)
     outcome = result.outcome
-    print_sentences(result.journal_problem)
+    print_notes(result.journal_problem)
     if not outcome.done:
-        print_sentences(outcome.text)
+        print_notes(outcome.text)
         return SubmittedCheck("", job.nodes, job.names), outcome.text
     check = SubmittedCheck(outcome.new_job, job.nodes, job.names)
     with _stored():
         await asyncio.to_thread(records.submitted, check)
-    print_sentences(
+    print_notes(
         f"job {check.job_id} checks {', '.join(job.nodes)}; you can interrupt this, and see the "
         "result in the dashboard"
     )
@@ -162,7 +162,7 @@ def _stored() -> Iterator[None]:
     try:
         yield
     except StateUnusable as error:
-        print_sentences(f"the results were not saved: {error.message}")
+        print_notes(f"the results were not saved: {error.message}")
 
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
@@ -172,7 +172,7 @@ def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     print_text("".join(f"{line}\n" for line in align_cells(lines)))
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
     nodes = counted(len({one.node for one in results}), "node")
-    print_sentences(f"{nodes}, {len(bad)} failed" if bad else f"{nodes}, all ok")
+    print_notes(f"{nodes}, {len(bad)} failed" if bad else f"{nodes}, all ok")
 
 
 def _write_json(

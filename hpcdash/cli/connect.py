@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.domain.text import visible
+from hpcdash.cli.terminal import print_notes
 from hpcdash.domain.units import HOUR, format_memory
 from hpcdash.errors import UsageError
 from hpcdash.services.jobs.connect import ShellPlan, explain_end, plan_shell
@@ -49,17 +49,15 @@ def run_connect(
             if descriptor is None:
                 status = await _run_to_pipes(plan)
             else:
-                _print(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
-                for note in plan.notes:
-                    _print(note)
+                print_notes(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
+                print_notes(*plan.notes)
                 status = await plan.transport.interact(plan.argv, Terminal(descriptor))
-            if text := await explain_end(session.store, plan, status):
-                _print(text)
+            print_notes(await explain_end(session.store, plan, status))
         finally:
             if descriptor is not None:
                 os.close(descriptor)
         if status is None:
-            _print("left with ~.")
+            print_notes("left with ~.")
         return _LEFT if status is None else status
 
     if status := with_session(common, work):
@@ -101,12 +99,8 @@ async def _run_to_pipes(plan: ShellPlan) -> int | None:
         raise unread.result()
     result = running.result()
     if result.truncated:
-        _print(f"its stderr was cut at {format_memory(len(result.stderr))}")
+        print_notes(f"its stderr was cut at {format_memory(len(result.stderr))}")
     return result.status
-
-
-def _print(text: str) -> None:
-    print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def _open_terminal() -> int:

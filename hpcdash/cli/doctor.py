@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from hpcdash import __version__
-from hpcdash.assembly import EMBEDDED, build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import EMBEDDED, chosen_clusters
 from hpcdash.backends.base import Capability
 from hpcdash.cli.ending import run_async
+from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json
 from hpcdash.config.read import load_settings
@@ -42,7 +43,6 @@ from hpcdash.services.state.folders import cache_root, queue_folder
 from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
-from hpcdash.transport.prompter import TerminalPrompter
 
 # No time server leaves two clocks as far apart.
 _TOLERATED_SKEW_SECONDS = 60.0
@@ -82,11 +82,8 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     ]
 
     async def inspect() -> bool:
-        session = build_session(cluster, connection_pool(TerminalPrompter()))
-        try:
+        async with open_sessions([cluster], settings) as [session]:
             return await check_cluster(session.store, checks.append)
-        finally:
-            await session.store.close()
 
     reached = run_async(inspect())
     if form == "json":

@@ -12,10 +12,12 @@ from hpcdash.cli.jobs import (
     format_empty,
     parse_filter,
     print_table,
+    warn_rejected,
     warn_unknown_gpus,
     with_session,
 )
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import print_notes
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
 from hpcdash.domain.runs import merge_runs
@@ -103,19 +105,14 @@ async def fetch_runs(
         bar.clear()
 
 
-def warn_rejected(fetched: FetchedRuns) -> None:
-    for row in fetched.rejected:
-        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-
-
 def warn_gaps(fetched: FetchedRuns) -> None:
     """Print to stderr the unreadable rows, the times without data, and that jobs are hidden."""
-    warn_rejected(fetched)
+    warn_rejected(fetched.rejected)
     if seconds := fetched.unasked_seconds:
-        print(f"hpcdash: {format_span(seconds)} could not be fetched", file=sys.stderr)
+        print_notes(f"{format_span(seconds)} could not be fetched")
     for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):
         if note:
-            print(f"hpcdash: {note[0].lower()}{note[1:]}", file=sys.stderr)
+            print_notes(f"{note[0].lower()}{note[1:]}")
 
 
 def run_history(

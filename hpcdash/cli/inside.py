@@ -7,7 +7,7 @@ import sys
 from hpcdash.backends.inside import InsideCommand
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import can_prompt, is_agreed, print_json
+from hpcdash.cli.terminal import can_prompt, is_agreed, print_json, print_notes
 from hpcdash.config.read import load_settings
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
@@ -111,7 +111,7 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
     try:
         answer, session = with_session(common, work)
     except Declined:
-        print("hpcdash: nothing was ended", file=sys.stderr)
+        print_notes("nothing was ended")
         return
     _print_answer(answer, session, job, ["leftovers"], form)
 
@@ -126,11 +126,9 @@ def _print_groups(answer: InsideAnswer) -> None:
             print(line)
     for output in answer.outputs:
         if text := format_ending(output, answer.command.seconds):
-            place = visible(output.node)
-            if output.gpu:
-                place = f"{place} GPU {visible(output.gpu)}"
+            place = f"{output.node} GPU {output.gpu}" if output.gpu else output.node
             sys.stdout.flush()
-            print(f"hpcdash: {place}: {text}", file=sys.stderr)
+            print_notes(f"{place}: {text}")
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,8 +20,9 @@ from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import write_csv, write_json, write_table
-from hpcdash.cli.terminal import print_json, print_text, stdout
+from hpcdash.cli.terminal import print_json, print_notes, print_text, stdout
 from hpcdash.config.read import load_settings
+from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain import query
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # A script may call hpcdash in a loop.
-_TIDY_EVERY_SECONDS = 60.0
+_REMOVAL_INTERVAL_SECONDS = 60.0
 
 
 def with_session(
@@ -56,47 +58,50 @@ def with_session(
     `on_signal` is that of run_async.
     """
     settings = load_settings(common.config)
-    cluster = chosen_clusters(common, settings)[0]
+    clusters = chosen_clusters(common, settings)[:1]
 
     async def run() -> T:
-        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
-        try:
-            await session.store.resolve_backend()
-            done = await work(session)
-            if not (common.read_only or settings.read_only):
-                await _tidy(session)
-            return done
-        except asyncio.CancelledError:
-            _warn_cut_off(session)
-            raise
-        finally:
-            await session.store.close()
+        async with open_sessions(clusters, settings) as [session]:
+            try:
+                await session.store.resolve_backend()
+                done = await work(session)
+                if not (common.read_only or settings.read_only):
+                    await _remove_finished_folders(session)
+                return done
+            except asyncio.CancelledError:
+                for verb, job_id in session.actions.cut_off:
+                    is_submission = verb is Verb.SUBMIT
+                    step = "journal --settle" if is_submission else f"show {job_id}"
+                    print_notes(f"{verb} {job_id}: outcome unknown. Check with: hpcdash {step}")
+                raise
 
     return run_async(run(), on_signal)
 
 
-def _warn_cut_off(session: ClusterSession) -> None:
-    for verb, job_id in session.actions.cut_off:
-        step = (
-            "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
-        )
-        print(
-            f"hpcdash: {verb} {visible(job_id)}: outcome unknown. Check with: {step}",
-            file=sys.stderr,
-        )
+@asynccontextmanager
+async def open_sessions(
+    clusters: Sequence[ClusterSettings], settings: Settings
+) -> AsyncIterator[list[ClusterSession]]:
+    """Build the sessions of clusters over shared connections, and close them at the end."""
+    pool = connection_pool(TerminalPrompter())
+    sessions = [build_session(cluster, pool, share=settings.share) for cluster in clusters]
+    try:
+        yield sessions
+    finally:
+        await asyncio.gather(*(session.store.close() for session in sessions))
 
 
-async def _tidy(session: ClusterSession) -> None:
+async def _remove_finished_folders(session: ClusterSession) -> None:
     """Remove expired launch folders, if the cluster was queried anyway."""
     store = session.store
     was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
     )
     if was_queried:
-        for text in await session.launches.remove_finished_folders(
-            every_seconds=_TIDY_EVERY_SECONDS
-        ):
-            print(f"hpcdash: {visible(text)}", file=sys.stderr)
+        notes = await session.launches.remove_finished_folders(
+            every_seconds=_REMOVAL_INTERVAL_SECONDS
+        )
+        print_notes(*notes)
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
@@ -104,7 +109,7 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     if kind is Kind.LIMITS:
         from hpcdash.services.usage.limits import fetch_limits
 
-        return await fetch_limits(store, _warn)
+        return await fetch_limits(store, print_notes)
     if kind not in (Kind.NODES, Kind.QUEUES):
         return await store.fetch(kind)
     counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
@@ -116,17 +121,13 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     try:
         await counting
     except HpcdashError as error:
-        print(f"hpcdash: could not count the jobs: {visible(error.message)}", file=sys.stderr)
+        print_notes(f"could not count the jobs: {error.message}")
     return store.snapshots[kind]
 
 
 def parse_filter(expression: str, kind: Kind) -> query.Filter:
     """Parse a filter with times in this machine's zone. Raises UsageError."""
     return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
-
-
-def _warn(text: str) -> None:
-    print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 
 async def _lacks_account(store: ClusterStore) -> bool:
@@ -159,17 +160,14 @@ def run_table(
         if name in ("shares", "limits") and not snapshot.table.num_rows:
             lacks_account = await _lacks_account(store)
         if lacks_account:
-            text = f"{store.user} has no account on {session.name}"
-            if name == "shares":
-                text += "; --all shows all accounts"
-            print(f"hpcdash: {visible(text)}", file=sys.stderr)
+            hint = "; --all shows all accounts" if name == "shares" else ""
+            print_notes(f"{store.user} has no account on {session.name}{hint}")
         return snapshot, session, lacks_account
 
     snapshot, session, lacks_account = with_session(common, work)
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
-    for row in snapshot.rejected:
-        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+    warn_rejected(snapshot.rejected)
     backend = session.store.backend.name
     print_table(spec, replace(snapshot, table=table), form, cluster=session.name, backend=backend)
     if form == "table" and not table.num_rows and not lacks_account:
@@ -190,12 +188,8 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
     kind = Kind.MINE if mine else Kind.EVERYONE
 
     async def work() -> list[ClusterJobs]:
-        pool = connection_pool(TerminalPrompter())
-        sessions = [build_session(one, pool) for one in clusters]
-        try:
+        async with open_sessions(clusters, settings) as sessions:
             return await fetch_everywhere(sessions, kind)
-        finally:
-            await asyncio.gather(*(session.store.close() for session in sessions))
 
     found = run_async(work())
     now = max(one.session.store.clock.now() for one in found)
@@ -205,7 +199,7 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
     table = query.apply(joined, requested, now)
     for one in found:
         if one.error is not None:
-            _warn(f"{one.session.name}: {_format_missing(one, now)}")
+            print_notes(f"{one.session.name}: {_format_missing(one, now)}")
     if form == "json":
         rows = table_to_json_rows(table, TABLE_OF_ALL.public_names)
         print_json({"schema": 1, "clusters": [_cluster_entry(one) for one in found], "jobs": rows})
@@ -233,10 +227,14 @@ def _cluster_entry(one: ClusterJobs) -> dict[str, Any]:
     }
 
 
+def warn_rejected(rows: Iterable[str]) -> None:
+    """Print the rows that could not be read to stderr."""
+    print_notes(*(f"a row could not be read: {row}" for row in rows))
+
+
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
     """Print the number of rows that a filter on GPUs could not check to stderr."""
-    if text := query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)):
-        print(f"hpcdash: {text}", file=sys.stderr)
+    print_notes(query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)))
 
 
 def print_table(
@@ -456,7 +454,7 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
     scripts, session = with_session(common, work)
     for job_id, script in zip(job_ids, scripts, strict=True):
         if script.source.startswith(READ_FROM):
-            print(f"hpcdash: {visible(job_id)}: {visible(script.source)}", file=sys.stderr)
+            print_notes(f"{job_id}: {script.source}")
     if diff is not None:
         names = (f"job {visible(diff)}", f"job {visible(job)}")
         text = "".join(f"{line}\n" for line in unified(scripts[0].text, scripts[1].text, names))

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
@@ -89,7 +89,7 @@ def run_prune(
             print(f"removed {counted(versions, 'unused version')} of the job library: {_size(kib)}")
     for folder, reason in reasons.items():
         if reason:
-            print(f"hpcdash: {visible(folder)} stays: {visible(reason)}", file=sys.stderr)
+            print_notes(f"{folder} stays: {reason}")
     sys.stdout.flush()
     if any(reasons.values()):
         sys.exit(EXIT_REFUSED)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import getpass
 import grp
 import pwd
-import sys
 
 from hpcdash.assembly import EMBEDDED, ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_text
+from hpcdash.cli.terminal import print_notes, print_text
 from hpcdash.errors import UsageError
 from hpcdash.private_files import find_weak_spot
 from hpcdash.services.submit.sudoers import program_text, sudoers_text
@@ -58,13 +57,10 @@ def run_sudoers(
     login = account or _login(site)
     folder = bin_folder or site.cluster.path.partition(":")[0]
     if not account:
-        print(f"hpcdash: using the account {login} (--account changes it)", file=sys.stderr)
+        print_notes(f"using the account {login} (--account changes it)")
     if not folder:
         folder = made_for.probe.usual_folder
-        print(
-            f"hpcdash: {made_for.name}'s commands are assumed to be in {folder} (--bin changes it)",
-            file=sys.stderr,
-        )
+        print_notes(f"{made_for.name}'s commands are assumed to be in {folder} (--bin changes it)")
     text = sudoers_text(
         login,
         group,
@@ -109,7 +105,7 @@ def _warn_system_accounts(group: str) -> None:
     try:
         found = grp.getgrnam(group)
     except KeyError:
-        print(f"hpcdash: this machine has no group {group}", file=sys.stderr)
+        print_notes(f"this machine has no group {group}")
         return
     members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid} | set(
         found.gr_mem
@@ -123,8 +119,7 @@ def _warn_system_accounts(group: str) -> None:
         if 0 < uid < _MIN_UID:
             odd.append(f"{name} (uid {uid})")
     if odd:
-        print(
-            f"hpcdash: the members of {group} include system accounts, and the rules allow them: "
-            f"{', '.join(odd)}. Remove them from the group, or use another group.",
-            file=sys.stderr,
+        print_notes(
+            f"the members of {group} include system accounts, and the rules allow them: "
+            f"{', '.join(odd)}. Remove them from the group, or use another group."
         )

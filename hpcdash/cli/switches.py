@@ -13,7 +13,7 @@ from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.actions import format_jobs, refuse_unnamed_cluster
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import can_prompt, is_agreed, print_json, require_prompt
+from hpcdash.cli.terminal import can_prompt, is_agreed, print_json, print_notes, require_prompt
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import Settings
 from hpcdash.domain.impact import count_jobs
@@ -255,10 +255,7 @@ async def _fetch_everyone(session: ClusterSession) -> None:
     try:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
-        print(
-            f"hpcdash: could not search for other jobs that use it: {visible(error.message)}",
-            file=sys.stderr,
-        )
+        print_notes(f"could not search for other jobs that use it: {error.message}")
 
 
 async def _find_switches(
@@ -331,8 +328,7 @@ async def _run(tracker: SwitchTracker, plan: Plan) -> list[Outcome]:
     """Run the plan; a cleared switch that had no effect yet is reported."""
     unseen = "" if plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH) else tracker.unseen
     outcomes, problems = await tracker.run(plan)
-    for problem in problems:
-        print(f"hpcdash: {visible(problem)}", file=sys.stderr)
+    print_notes(*problems)
     return [
         replace(outcome, text=f"{outcome.text}; {unseen}") if outcome.done and unseen else outcome
         for outcome in outcomes

@@ -46,6 +46,12 @@ def print_json(answer: object) -> None:
     _print(msgspec.json.encode(answer) + b"\n", stdout(is_json=True))
 
 
+def print_notes(*notes: str) -> None:
+    """Print the non-empty notes to stderr, one per line, each made visible."""
+    for note in filter(None, notes):
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+
+
 def _print(content: bytes, out: ByteStream) -> None:
     # What was printed before comes before.
     sys.stdout.flush()

@@ -24,7 +24,7 @@ from hpcdash.backends.script.cron import (
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_text, require_prompt
+from hpcdash.cli.terminal import is_agreed, print_notes, print_text, require_prompt
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE
@@ -78,10 +78,7 @@ def run_watch(
         text = (
             "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
         )
-        print(
-            f"hpcdash: {text}. `hpcdash config example` shows what can be watched.",
-            file=sys.stderr,
-        )
+        print_notes(f"{text}. `hpcdash config example` shows what can be watched.")
     notifiers, warnings = build_notifiers(watch.notices, str(settings.file or ""))
     for text in warnings:
         _complain(text)
@@ -291,7 +288,7 @@ def _print(text: str) -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"hpcdash: {visible(' '.join(text.split()))}", file=sys.stderr, flush=True)
+    print_notes(" ".join(text.split()))
 
 
 def run_cron(
@@ -361,8 +358,7 @@ async def _install(
     watch: WatchSettings,
 ) -> tuple[str, ...]:
     if text and session.store.transport.name == "local":
-        for message in _unnotified(watch):
-            print(f"hpcdash: {visible(message)}", file=sys.stderr)
+        print_notes(*_unnotified(watch))
     if stand is None or not stand.rows:
         print(
             f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}",
