@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Output form of rows.
-ROW_FORMATS = click.Choice(["table", "json", "csv"])
 # No filter leaves nothing out, and a job's script may be given empty arguments.
 _MAY_BE_EMPTY = ("--filter", "arguments")
 
