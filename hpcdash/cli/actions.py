@@ -317,7 +317,7 @@ def _print_report(report: Report, session: ClusterSession, form: str) -> None:
             {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
             for outcome in report.outcomes
         ]
-        print_json({"schema": 1, **session.envelope(), "verb": str(verb), "results": results})
+        print_json({**session.envelope(), "verb": str(verb), "results": results})
         return
     past = _PAST[verb]
     rows = []
@@ -342,7 +342,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
     if unreadable:
         print_notes(f"{counted(unreadable, 'line')} of the journal could not be read")
     if form == "json":
-        answer = {"schema": 1, "actions": list(map(_json_action, entries))}
+        answer = {"actions": list(map(_json_action, entries))}
         print_json(answer)
         return
     rows = []

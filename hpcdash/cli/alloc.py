@@ -144,7 +144,6 @@ def _print_outcome(
 ) -> None:
     if form == "json" and run.planned is not None:
         answer = {
-            "schema": 1,
             "cluster": session.name,
             "job_id": outcome.new_job or None,
             "done": outcome.done,
@@ -363,7 +362,7 @@ def _list(common: CommonOptions, form: str) -> None:
 
     found = with_session(common, work)
     if form == "json":
-        print_json({"schema": 1, "allocations": found})
+        print_json({"allocations": found})
         return
     if not found:
         print("You have no allocations. hpcdash alloc submits one.", file=sys.stderr)
@@ -399,7 +398,7 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
             }
             for run in runs
         ]
-        print_json({"schema": 1, "job_id": job, "runs": answer})
+        print_json({"job_id": job, "runs": answer})
         return
     if not runs:
         print(
@@ -483,7 +482,6 @@ def run_inside(
                 outcome = replace(outcome, done=run is not None, text=text)
         if form == "json":
             answer = {
-                "schema": 1,
                 "job_id": job,
                 "run": None if run is None else run.number,
                 "done": outcome.done,

@@ -193,7 +193,6 @@ def _write_json(
         }
         checks.append(check)
     answer = {
-        "schema": 1,
         **session.envelope(time.time()),
         "jobs": [job_id or None for job_id in job_ids],
         "checks": checks,

@@ -31,7 +31,6 @@ def run_checkpoints(
         )
     if form == "json":
         answer = {
-            "schema": 1,
             "days": plan.days,
             "interval_seconds": plan.interval_seconds,
             "save_seconds": plan.save_seconds,

@@ -62,7 +62,7 @@ def run_clusters(common: CommonOptions, form: str) -> None:
     settings = load_settings(common.config)
     rows = cluster_rows(settings)
     if form == "json":
-        print_json({"schema": 1, "clusters": rows})
+        print_json({"clusters": rows})
         return
     if form == "csv":
         text = io.StringIO()

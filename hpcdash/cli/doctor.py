@@ -89,7 +89,6 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     if form == "json":
         checks = [check if not check.ok else replace(check, next_step="") for check in checks]
         answer = {
-            "schema": 1,
             "cluster": cluster.name,
             "version": __version__,
             "taken_at": format_utc(time.time()),

@@ -125,17 +125,16 @@ def run_history(
     requested = parse_filter(expression, Kind.HISTORY)
     options.selection(everyone=not mine)
 
-    async def work(session: ClusterSession) -> tuple[FetchedRuns, str, str]:
-        fetched = await fetch_runs(session, options, everyone=not mine)
-        return fetched, session.name, session.store.backend.name
+    async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+        return await fetch_runs(session, options, everyone=not mine), session
 
-    fetched, cluster, backend = with_session(common, work)
+    fetched, session = with_session(common, work)
     jobs = merge_runs(fetched.table)
     table = query.apply(jobs, requested, fetched.taken_at)
     warn_unknown_gpus(jobs, requested, fetched.taken_at)
     warn_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
-    print_table(HISTORY, snapshot, form, cluster=cluster, backend=backend)
+    print_table(HISTORY, snapshot, form, session)
     if form == "table" and not table.num_rows:
         print(options.format_empty(jobs.num_rows, mine=mine), file=sys.stderr)
     if fetched.problem is not None:

@@ -77,7 +77,7 @@ def _print_answer(
     """Print the answers, and exit with 1 if the command failed on a node."""
     if form == "json":
         content = {"job": job, "command": command, "nodes": for_json(answer)}
-        print_json({"schema": 1, **session.envelope(), **content})
+        print_json({**session.envelope(), **content})
     else:
         _print_groups(answer)
     if answer.has_failed:

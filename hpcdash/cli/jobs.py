@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +17,7 @@ from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.tables import write_csv, write_json, write_table
+from hpcdash.cli.tables import print_rows, write_json
 from hpcdash.cli.terminal import print_json, print_notes, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
@@ -168,8 +166,7 @@ def run_table(
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
     warn_rejected(snapshot.rejected)
-    backend = session.store.backend.name
-    print_table(spec, replace(snapshot, table=table), form, cluster=session.name, backend=backend)
+    print_table(spec, replace(snapshot, table=table), form, session)
     if form == "table" and not table.num_rows and not lacks_account:
         text = format_empty(spec, mine=mine, all_rows=snapshot.table.num_rows)
         print(text, file=sys.stderr)
@@ -202,9 +199,9 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
             print_notes(f"{one.session.name}: {_format_missing(one, now)}")
     if form == "json":
         rows = table_to_json_rows(table, TABLE_OF_ALL.public_names)
-        print_json({"schema": 1, "clusters": [_cluster_entry(one) for one in found], "jobs": rows})
+        print_json({"clusters": [_cluster_entry(one) for one in found], "jobs": rows})
     else:
-        print_table(TABLE_OF_ALL, Snapshot(kind, table, now), form, cluster="", backend="")
+        print_rows(TABLE_OF_ALL, table, form, utc_now=now)
     if all(one.error is not None for one in found):
         sys.exit(found[0].error.exit_status if found[0].error else EXIT_UNREACHABLE)
 
@@ -237,34 +234,20 @@ def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float)
     print_notes(query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)))
 
 
-def print_table(
-    spec: TableSpec, snapshot: Snapshot, form: str, *, cluster: str, backend: str
-) -> None:
-    """Print a snapshot as a table, JSON or CSV."""
-    table = snapshot.table
-    taken_at = snapshot.taken_at
-    if form == "json":
-        write_json(
-            spec,
-            table,
-            stdout(is_json=True),
-            cluster=cluster,
-            backend=backend,
-            taken_at=taken_at,
-            rejected_rows=len(snapshot.rejected),
-        )
-    elif form == "csv":
-        write_csv(spec.public_names, table, stdout())
-    else:
-        width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-        write_table(
-            spec,
-            table,
-            sys.stdout.buffer,
-            utc_now=taken_at,
-            width=width,
-            encoding=sys.stdout.encoding,
-        )
+def print_table(spec: TableSpec, snapshot: Snapshot, form: str, session: ClusterSession) -> None:
+    """Print a snapshot of a cluster's table as aligned text, JSON or CSV."""
+    if form != "json":
+        print_rows(spec, snapshot.table, form, utc_now=snapshot.taken_at)
+        return
+    write_json(
+        spec,
+        snapshot.table,
+        stdout(is_json=True),
+        cluster=session.name,
+        backend=session.store.backend.name,
+        taken_at=snapshot.taken_at,
+        rejected_rows=len(snapshot.rejected),
+    )
 
 
 def format_empty(
@@ -341,7 +324,6 @@ def _job_answer(
     job["native"] = dict(detail.native)
     job["usage"] = facts.usage
     answer = {
-        "schema": 1,
         **envelope,
         "rejected_rows": 0,
         "job": job,
@@ -388,7 +370,7 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
             "command": option.command,
         }
         answers.append(start)
-    print_json({"schema": 1, **session.envelope(now), "rejected_rows": 0, "starts": answers})
+    print_json({**session.envelope(now), "rejected_rows": 0, "starts": answers})
 
 
 def _activity(activity: Activity) -> dict[str, object]:

@@ -163,7 +163,6 @@ def _answer(
     """Build the JSON answer; `reasons` why a folder stays are None if none was to be removed."""
     now = session.store.clock.now()
     answer: dict[str, Any] = {
-        "schema": 1,
         **session.envelope(),
         "rejected_rows": 0,
         "launches": [_as_json(one, now, reasons) for one in found],

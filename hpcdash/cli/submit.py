@@ -550,7 +550,7 @@ def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) ->
 
 
 def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
-    print_json({"schema": 1, **session.envelope(time.time()), **answer})
+    print_json({**session.envelope(time.time()), **answer})
 
 
 def print_dry(planned: SubmissionPlan, *, in_full: bool = False) -> None:

@@ -101,7 +101,6 @@ def _write_json(
     session: ClusterSession,
 ) -> None:
     answer: dict[str, Any] = {
-        "schema": 1,
         **session.envelope(),
         "kind": str(kind),
         "switches": [_as_json(tracker) for tracker in trackers],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -13,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.cli.terminal import ByteStream
+from hpcdash.cli.terminal import JSON_SCHEMA, ByteStream, stdout, terminal_width
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_text import queue_note
@@ -29,7 +30,6 @@ _NARROWEST_TEXT = 8
 # Without a terminal; a name of PBS may have 230 letters, and its column would be as wide in every
 # line.
 _WIDEST_TEXT = 64
-JSON_SCHEMA = 1
 # Rows turned into text at a time: memory stays small however long the queue.
 _ROWS_AT_A_TIME = 8192
 
@@ -40,6 +40,24 @@ class _Column(Struct):
     cells: list[str]
     is_number: bool
     width: int = 0
+
+
+def print_rows(
+    spec: TableSpec, table: pa.Table, form: str, *, utc_now: float, columns: Sequence[str] = ()
+) -> None:
+    """Print rows on stdout: with `form` csv all public columns, else `columns` as aligned text."""
+    if form == "csv":
+        write_csv(spec.public_names, table, stdout())
+        return
+    write_table(
+        spec,
+        table,
+        sys.stdout.buffer,
+        utc_now=utc_now,
+        columns=columns,
+        width=terminal_width(),
+        encoding=sys.stdout.encoding,
+    )
 
 
 def write_table(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import UsageError
 from hpcdash.transport.prompter import read_line
 
+# Version of the keys of JSON answers.
+JSON_SCHEMA = 1
 _NOT_PLAIN = re.compile(r"[^\n -~]")
 
 
@@ -36,14 +39,20 @@ def stdout(*, is_json: bool = False) -> ByteStream:
     return _Terminal(_escape_json if is_json else visible_text)
 
 
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None for a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def print_text(text: str) -> None:
     """A script or another file's text; lone surrogates are the bytes that were not UTF-8."""
     _print(text.encode("utf-8", "surrogateescape"), stdout())
 
 
-def print_json(answer: object) -> None:
-    """One JSON value and a newline."""
-    _print(msgspec.json.encode(answer) + b"\n", stdout(is_json=True))
+def print_json(answer: Mapping[str, object]) -> None:
+    """Print an answer as one JSON object on a line, after the version of its keys."""
+    encoded = msgspec.json.encode({"schema": JSON_SCHEMA, **answer})
+    _print(encoded + b"\n", stdout(is_json=True))
 
 
 def print_notes(*notes: str) -> None:

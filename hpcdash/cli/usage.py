@@ -266,7 +266,6 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
 
 def _envelope(fetched: FetchedRuns, session: ClusterSession) -> dict[str, Any]:
     return {
-        "schema": 1,
         **session.envelope(fetched.taken_at),
         "rejected_rows": len(fetched.rejected),
         "span": _span(fetched.span),

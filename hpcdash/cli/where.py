@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +14,8 @@ from hpcdash.cli.ending import run_async
 from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import REQUEST_ENDING, read_script, read_source
-from hpcdash.cli.tables import write_csv, write_table
-from hpcdash.cli.terminal import print_json, print_notes, stdout
+from hpcdash.cli.tables import print_rows
+from hpcdash.cli.terminal import print_json, print_notes
 from hpcdash.config.read import load_settings
 from hpcdash.domain.places import fold, places_table
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
@@ -101,7 +99,6 @@ def _print_answer(
         rows = table_to_json_rows(table, PLACES.public_names)
         print_json(
             {
-                "schema": 1,
                 "taken_at": format_utc(now),
                 "places": rows,
                 "errors": [
@@ -118,20 +115,10 @@ def _print_answer(
             }
         )
         return
-    if form == "csv":
-        write_csv(PLACES.public_names, table, stdout())
-        return
     columns = [name for name in PLACES.printed if name != "cluster" or len(sessions) > 1]
-    width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-    write_table(
-        PLACES,
-        table,
-        sys.stdout.buffer,
-        utc_now=now,
-        width=width,
-        encoding=sys.stdout.encoding,
-        columns=columns,
-    )
+    print_rows(PLACES, table, form, utc_now=now, columns=columns)
+    if form == "csv":
+        return
     hidden = len(answer.places) - len(places)
     if hidden:
         print(f"{counted(hidden, 'place')} would refuse it; --all lists them", file=sys.stderr)
