@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.read import load_settings
+from hpcdash.config.settings import Settings
 from hpcdash.domain import query
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_job_number, plain_id
@@ -24,7 +25,7 @@ from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import DAY
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
@@ -96,6 +97,15 @@ def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> N
                 )
 
 
+def refuse_read_only(
+    common: CommonOptions, settings: Settings, command: str, next_step: str = ""
+) -> None:
+    """Raise UsageError if an option or the configuration makes hpcdash read-only."""
+    if common.read_only or settings.read_only:
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(f"{command} is refused: hpcdash is read-only ({source})", next_step)
+
+
 def run_action(
     common: CommonOptions,
     verb: str,
@@ -117,9 +127,7 @@ def run_action(
     unknown.
     """
     settings = load_settings(common.config)
-    if common.read_only or settings.read_only:
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{verb} is refused: hpcdash is read-only ({source})")
+    refuse_read_only(common, settings, verb)
     job_ids = named_jobs(jobs)
     if verb == Verb.DELETE:
         kind = Kind.HISTORY_EVERYONE if everyone else Kind.HISTORY
@@ -152,8 +160,8 @@ def run_action(
 
             requested = await chain_ids(session, verb, requested)
         plan = await _announce(session, request, requested, is_listed=bool(expression))
-        if needs_confirmation and not await is_agreed():
-            raise Declined
+        if needs_confirmation:
+            await confirm()
         return await session.actions.run(plan), session
 
     try:
@@ -342,8 +350,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
     if unreadable:
         print_notes(f"{counted(unreadable, 'line')} of the journal could not be read")
     if form == "json":
-        answer = {"actions": list(map(_json_action, entries))}
-        print_json(answer)
+        print_json({"actions": list(map(_json_action, entries))})
         return
     rows = []
     for cells in (_HEADINGS, *map(_cells, entries)):
@@ -357,7 +364,6 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
 
 
 def _settle(common: CommonOptions, newest: int) -> None:
-    from hpcdash.cli.jobs import with_session
     from hpcdash.services.submit.recovery import reconcile_noted, unsettled
 
     async def work(session: ClusterSession) -> None:

@@ -13,13 +13,13 @@ from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import print_commands
-from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.domain.units import parse_duration
-from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
+from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.node_checks import CheckJob, plan_checks, select_nodes
@@ -68,8 +68,8 @@ def run_check_nodes(
             print_notes(*job.plan.notes)
             print(f"{', '.join(job.names)} on {visible(', '.join(job.nodes))}", file=sys.stderr)
             print_commands("submit", session.name, job.plan.plan)
-        if not common.yes and not await is_agreed():
-            raise Declined
+        if not common.yes:
+            await confirm()
         records = NodeCheckRecords(launches.state_folder, session.name)
         checks = [await _submit(session, records, job) for job in planned]
         results, known = await _collect(session, records, checks)

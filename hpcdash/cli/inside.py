@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 from hpcdash.backends.inside import InsideCommand
+from hpcdash.cli.actions import refuse_read_only
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import can_prompt, is_agreed, print_json, print_notes
+from hpcdash.cli.terminal import can_prompt, confirm, print_json, print_notes
 from hpcdash.config.read import load_settings
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
@@ -39,12 +40,7 @@ def run_exec(
     Exits with 1 if the command failed on a node.
     """
     settings = load_settings(common.config)
-    if common.read_only or settings.read_only:
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(
-            f"exec is refused: hpcdash is read-only ({source})",
-            "`hpcdash stacks` and `hpcdash top` still work.",
-        )
+    refuse_read_only(common, settings, "exec", "`hpcdash stacks` and `hpcdash top` still work.")
     if leftovers:
         if command or each_gpu:
             raise UsageError(
@@ -103,8 +99,7 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
         if not common.yes:
             _print_groups(shown)
             print(f"End {counted(len(found), 'leftover')}: ", end="", file=sys.stderr)
-            if not await is_agreed():
-                raise Declined
+            await confirm()
         command = await end_command(store, found)
         return await run_noted(session.actions.journal, store, row, command), session
 

@@ -9,11 +9,11 @@ from typing import Any
 from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
-from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
+from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launch_folders import (
     StoredLaunch,
@@ -68,8 +68,8 @@ def run_prune(
                     print(f"kept: {visible(one.record.folder)}: {reason}", file=sys.stderr)
         if dry_run:
             return session, found, {}, (0, 0)
-        if going and not common.yes and not await is_agreed():
-            raise Declined
+        if going and not common.yes:
+            await confirm()
         records = session.launches.records
         reasons = {}
         for one in going:

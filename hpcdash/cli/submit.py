@@ -23,7 +23,7 @@ from hpcdash.backends.script.body import has_interpreter
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.document import decode, shown_path
 from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, Problem
@@ -39,7 +39,6 @@ from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     ConfigError,
-    Declined,
     HpcdashError,
     UsageError,
     without_env,
@@ -347,8 +346,8 @@ async def _with_best_place(
     parts += [f"QoS {place.qos}"] if place.qos else []
     estimate = f" (estimate: {place.estimated_by})" if place.estimated_by else ""
     print_notes(f"{', '.join(parts)}: starts {start}{estimate}; {place.reason}")
-    if not is_agreed_to and not await is_agreed():
-        raise Declined
+    if not is_agreed_to:
+        await confirm()
     if isinstance(submission, RequestSubmission):
         request = shape.request_at(place, None)
         text = request_text(request, site=session.launches.settings.site)

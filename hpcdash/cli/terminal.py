@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from hpcdash.domain.text import visible, visible_text
-from hpcdash.errors import UsageError
+from hpcdash.errors import Declined, UsageError
 from hpcdash.transport.prompter import read_line
 
 # Version of the keys of JSON answers.
@@ -104,6 +104,12 @@ def require_prompt(command: str) -> None:
             f"{command} needs confirmation, but there is no terminal",
             "Use --yes to skip the prompt.",
         )
+
+
+async def confirm() -> None:
+    """Prompt the person to continue. Raises Declined for any answer but yes."""
+    if not await is_agreed():
+        raise Declined
 
 
 async def is_agreed() -> bool:

@@ -24,7 +24,7 @@ from hpcdash.backends.script.cron import (
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_notes, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_notes, print_text, require_prompt
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE
@@ -34,7 +34,6 @@ from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
-    Declined,
     HpcdashError,
     UsageError,
 )
@@ -392,8 +391,7 @@ async def _remove(
         job = replace(job, every_seconds=_parse_cron_every(parse_interval(stand.label)))
     if stand is not None and not common.yes:
         _announce_removal(job, stand, session)
-        if not await is_agreed():
-            raise Declined
+        await confirm()
     return await remove(session.store, session.actions, job, stand)
 
 
