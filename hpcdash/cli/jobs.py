@@ -26,11 +26,12 @@ from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import ALL_JOBS, JOBS, SCHEMAS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
-from hpcdash.domain.tables import ALL_JOBS as TABLE_OF_ALL
+from hpcdash.domain.spans import LOCAL_ZONE
+from hpcdash.domain.tables import ALL_JOBS as ALL_JOBS_TABLE
 from hpcdash.domain.tables import TABLES, Kind, TableSpec
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
-from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
@@ -125,7 +126,7 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
 
 def parse_filter(expression: str, kind: Kind) -> query.Filter:
     """Parse a filter with times in this machine's zone. Raises UsageError."""
-    return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
+    return query.parse(expression, SCHEMAS[kind], LOCAL_ZONE)
 
 
 async def _lacks_account(store: ClusterStore) -> bool:
@@ -179,7 +180,7 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
     """
     from hpcdash.services.cluster.everywhere import fetch_everywhere, join_jobs
 
-    requested = query.parse(expression, ALL_JOBS, datetime.now().astimezone().tzinfo or UTC)
+    requested = query.parse(expression, ALL_JOBS, LOCAL_ZONE)
     settings = load_settings(common.config)
     clusters = chosen_clusters(common, settings)
     kind = Kind.MINE if mine else Kind.EVERYONE
@@ -188,40 +189,38 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
         async with open_sessions(clusters, settings) as sessions:
             return await fetch_everywhere(sessions, kind)
 
-    found = run_async(work())
-    now = max(one.session.store.clock.now() for one in found)
-    joined = join_jobs(
-        (one.session.name, one.snapshot.table) for one in found if one.snapshot is not None
-    )
-    table = query.apply(joined, requested, now)
-    for one in found:
-        if one.error is not None:
-            print_notes(f"{one.session.name}: {_format_missing(one, now)}")
+    answers = run_async(work())
+    now = max(answer.session.store.clock.now() for answer in answers)
+    tables = []
+    entries = []
+    for answer in answers:
+        snapshot = answer.snapshot
+        error = answer.error
+        entry: dict[str, Any] = {
+            "cluster": answer.session.name,
+            "backend": answer.session.store.backend.name,
+            "taken_at": None,
+            "rejected_rows": 0,
+            "problem": None if error is None else error.message,
+        }
+        age = ""
+        if snapshot is not None:
+            tables.append((answer.session.name, snapshot.table))
+            entry["taken_at"] = format_utc(snapshot.taken_at)
+            entry["rejected_rows"] = len(snapshot.rejected)
+            age = f"; its jobs are {format_age(now - snapshot.taken_at)} old"
+        if error is not None:
+            print_notes(f"{answer.session.name}: {error.message}{age}")
+        entries.append(entry)
+    table = query.apply(join_jobs(tables), requested, now)
     if form == "json":
-        rows = table_to_json_rows(table, TABLE_OF_ALL.public_names)
-        print_json({"clusters": [_cluster_entry(one) for one in found], "jobs": rows})
+        rows = table_to_json_rows(table, ALL_JOBS_TABLE.public_names)
+        print_json({"clusters": entries, "jobs": rows})
     else:
-        print_rows(TABLE_OF_ALL, table, form, utc_now=now)
-    if all(one.error is not None for one in found):
-        sys.exit(found[0].error.exit_status if found[0].error else EXIT_UNREACHABLE)
-
-
-def _format_missing(one: ClusterJobs, now: float) -> str:
-    assert one.error is not None
-    if one.snapshot is None:
-        return one.error.message
-    return f"{one.error.message}; its jobs are {format_age(now - one.snapshot.taken_at)} old"
-
-
-def _cluster_entry(one: ClusterJobs) -> dict[str, Any]:
-    snapshot = one.snapshot
-    return {
-        "cluster": one.session.name,
-        "backend": one.session.store.backend.name,
-        "taken_at": None if snapshot is None else format_utc(snapshot.taken_at),
-        "rejected_rows": 0 if snapshot is None else len(snapshot.rejected),
-        "problem": None if one.error is None else one.error.message,
-    }
+        print_rows(ALL_JOBS_TABLE, table, form, utc_now=now)
+    errors = [answer.error for answer in answers if answer.error is not None]
+    if len(errors) == len(answers):
+        sys.exit(errors[0].exit_status)
 
 
 def warn_rejected(rows: Iterable[str]) -> None:
