@@ -49,6 +49,8 @@ _MAX_COMMANDS_SHOWN = 10
 _MAX_JOBS_LISTED = 20
 _COMMAND_LETTERS = 1000
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "OUTCOME")
+# Age in seconds; older submissions are not considered.
+_MAX_SUBMISSION_AGE = 30 * DAY
 # Maximum widths; the last column has no limit.
 _MAX_WIDTHS = (19, 20, 17, 40)
 
@@ -62,10 +64,6 @@ class _AllEnded(Exception):
 
 class _NoMatch(Exception):
     """Raised if no job matches the filter."""
-
-
-# Older submissions are not considered.
-_MAX_SUBMISSION_AGE = 30 * DAY
 
 
 def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> None:
@@ -212,6 +210,7 @@ async def _fetch_matching(
 
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:
+    """Return 3 if an outcome is unknown, else 1 if one was refused, else 0."""
     done = {outcome.done for outcome in outcomes}
     if None in done:
         return EXIT_UNREACHABLE

@@ -1287,8 +1287,8 @@ def completion(context: click.Context, shell: str, installs: bool) -> None:
     if not installs:
         click.echo(completion_script(cli, shell), nl=False)
         return
-    file, then = install(cli, shell)
-    click.echo(f"{file}\n{then}")
+    file, next_steps = install(cli, shell)
+    click.echo(f"{file}\n{next_steps}")
 
 
 @click.command("help")

@@ -375,12 +375,12 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
 def _activity(activity: Activity) -> dict[str, object]:
     """Return the activity of a job's program, for JSON."""
     counts = []
-    for one in activity.counts:
+    for entry in activity.counts:
         states = [
-            {"words": text, "state": state, "count": count} for text, state, count in one.states
+            {"words": text, "state": state, "count": count} for text, state, count in entry.states
         ]
         counts.append(
-            {"kind": one.kind, "name": one.name, "states": states, "restarts": one.restarts}
+            {"kind": entry.kind, "name": entry.name, "states": states, "restarts": entry.restarts}
         )
     return {
         "counts": counts,
@@ -429,7 +429,7 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
     job_ids = [job] if diff is None else [diff, job]
 
     async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
-        scripts = await asyncio.gather(*(fetch_script(session.store, one) for one in job_ids))
+        scripts = await asyncio.gather(*(fetch_script(session.store, job_id) for job_id in job_ids))
         return scripts, session
 
     scripts, session = with_session(common, work)
