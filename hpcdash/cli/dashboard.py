@@ -59,7 +59,7 @@ _VARIABLES = {"pager": ("PAGER",), "editor": ("VISUAL", "EDITOR")}
 
 
 def run_outside(program: str, file: Path) -> str:
-    """Run 'pager' or 'editor' on a file until it exits; return an error message, '' after success."""
+    """Run 'pager' or 'editor' on a file until it exits; return its error, '' after success."""
     parts = _command_arguments(program)
     if not parts:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
