@@ -350,31 +350,31 @@ def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | No
 def _list(common: CommonOptions, form: str) -> None:
     async def work(session: ClusterSession) -> list[dict[str, Any]]:
         snapshot = await session.store.fetch(Kind.MINE)
-        found = []
+        allocations = []
         for row in list_allocations(snapshot.table, session.launches.records):
             if row["state"] in ACTIVE or row["state"] in WAITING:
                 left = _left_seconds(session, row)
                 answer = {name: row[name] for name in ("id", "name", "state")}
                 answer["left_seconds"] = None if left is None else int(left)
                 answer |= {name: row[name] for name in ("nodes", "cpus", "gpus", "node_list")}
-                found.append(answer)
-        return found
+                allocations.append(answer)
+        return allocations
 
-    found = with_session(common, work)
+    allocations = with_session(common, work)
     if form == "json":
-        print_json({"allocations": found})
+        print_json({"allocations": allocations})
         return
-    if not found:
+    if not allocations:
         print("You have no allocations. hpcdash alloc submits one.", file=sys.stderr)
-    for one in found:
-        left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
-        amounts = {"node": one["nodes"], "GPU": one["gpus"] or 0, "CPU": one["cpus"]}
+    for row in allocations:
+        left = "" if row["left_seconds"] is None else f"{format_duration(row['left_seconds'])} left"
+        amounts = {"node": row["nodes"], "GPU": row["gpus"] or 0, "CPU": row["cpus"]}
         resources = []
         for unit, amount in amounts.items():
             resources.append(f"? {unit}s" if amount is None else counted(amount, unit))
-        name = clip(visible(str(one["name"] or "")), 40)
+        name = clip(visible(str(row["name"] or "")), 40)
         print(
-            f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} "
+            f"{visible(str(row['id'])):<12} {row['state']:<9} {left:<14} "
             f"{', '.join(resources)}  {name}"
         )
 
@@ -477,7 +477,7 @@ def run_inside(
             except HpcdashError as error:
                 print_notes(error.message)
             else:
-                run = next((one for one in runs if one.name == staged.name), None)
+                run = next((known for known in runs if known.name == staged.name), None)
                 text = outcome.text if run else "it was not delivered"
                 outcome = replace(outcome, done=run is not None, text=text)
         if form == "json":

@@ -26,7 +26,7 @@ _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "
 
 
 def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
-    """One entry a cluster: those of the configuration, then this machine's own schedulers."""
+    """Return an entry per cluster: the configured ones, then this machine's own schedulers."""
     first = settings.default_cluster or next(iter(settings.clusters), None)
     rows: list[dict[str, Any]] = [
         {
@@ -58,7 +58,7 @@ def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def run_clusters(common: CommonOptions, form: str) -> None:
-    """Print the clusters, without a query to any of them."""
+    """Print the clusters without querying any."""
     settings = load_settings(common.config)
     rows = cluster_rows(settings)
     if form == "json":
@@ -119,7 +119,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
             stored = f"Nothing was written to {path}; --force adds it anyway."
             error.next_step = f"{error.next_step}\n{stored}" if error.next_step else stored
             raise
-        print_notes(f"{visible(error.message.rstrip('.'))}; added anyway")
+        print_notes(f"{error.message.rstrip('.')}; added anyway")
     else:
         if backend in NAMES:
             fields.setdefault("backend", backend)

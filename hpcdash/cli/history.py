@@ -48,7 +48,7 @@ class HistoryOptions(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all are defaults: the last 7 days, as in the dashboard."""
+        """Return whether all are defaults: the last 7 days, as in the dashboard."""
         return self == HistoryOptions()
 
     def selection(self, *, everyone: bool) -> RunSelection:

@@ -1,4 +1,4 @@
-"""`hpcdash storage`: what is used and free on file systems, and of quotas."""
+"""`hpcdash storage`: use of file systems and quotas."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ class ByteStream(Protocol):
 
 
 def stdout(*, is_json: bool = False) -> ByteStream:
-    """This stdout, for UTF-8 that ends with whole letters at each write.
+    """Return stdout for UTF-8, with complete characters in each write.
 
-    On a terminal text is written as `domain.text.visible_text` makes it, and JSON with the same
-    letters as `\\uXXXX`.
+    On a terminal, text is made visible as by `domain.text.visible_text`, and in JSON the same
+    characters are written as `\\uXXXX`.
     """
     if not sys.stdout.isatty():
         return sys.stdout.buffer
@@ -45,7 +45,7 @@ def terminal_width() -> int | None:
 
 
 def print_text(text: str) -> None:
-    """A script or another file's text; lone surrogates are the bytes that were not UTF-8."""
+    """Print the text of a file; lone surrogates become the bytes that were invalid UTF-8."""
     _print(text.encode("utf-8", "surrogateescape"), stdout())
 
 
@@ -62,7 +62,7 @@ def print_notes(*notes: str) -> None:
 
 
 def _print(content: bytes, out: ByteStream) -> None:
-    # What was printed before comes before.
+    # Earlier output of print comes first.
     sys.stdout.flush()
     out.write(content)
     out.flush()
