@@ -94,7 +94,7 @@ def _runs_options(since: str) -> Decorator:
     """Build the options that select ended jobs; `since` is the default of --since in its help."""
     names = "NAME[,NAME]"
     text = f"Start: 90d, yesterday, 2026-01-01 [default: {since}]"
-    return _options(
+    options = [
         click.option("--since", default="", metavar="TIME", help=text),
         click.option(
             "--until",
@@ -125,7 +125,8 @@ def _runs_options(since: str) -> Decorator:
         ),
         _FILTER,
         _MINE,
-    )
+    ]
+    return _options(*options)
 
 
 @click.command()

@@ -293,8 +293,8 @@ def _request_schema() -> Json:
     properties["files"] = {
         "type": "object",
         "additionalProperties": {"type": "string", "contentEncoding": "base64"},
-        "description": "By name; they are staged with the launch, and a relative script must be one of "
-        "them.",
+        "description": "By name; they are staged with the launch, and a relative script must be "
+        "one of them.",
     }
     return {
         "type": "object",
@@ -339,8 +339,8 @@ def openapi_page(document: Json) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>hpcdash API</title>'
         "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
         "td{vertical-align:top;padding:.3rem 1rem .3rem 0}</style>"
-        "<h1>hpcdash "
-        f"{escape(document['info']['version'])}</h1><p>{escape(document['info']['description'])}</p>"
+        f"<h1>hpcdash {escape(document['info']['version'])}</h1>"
+        f"<p>{escape(document['info']['description'])}</p>"
         f"<table>{''.join(rows)}</table><h2>Keys of a request</h2><p>{keys}</p>"
         '<p>The whole contract: <a href="/openapi.json">openapi.json</a>. '
         "Send each request with <code>Authorization: Bearer TOKEN</code>.</p></html>\n"
