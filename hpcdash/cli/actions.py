@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -209,6 +208,14 @@ async def _fetch_matching(
     return ids
 
 
+def outcome_entries(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+    """Return the JSON of outcomes, by job."""
+    return [
+        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
+        for outcome in outcomes
+    ]
+
+
 def exit_status(outcomes: Sequence[Outcome]) -> int:
     """Return 3 if an outcome is unknown, else 1 if one was refused, else 0."""
     done = {outcome.done for outcome in outcomes}
@@ -320,10 +327,7 @@ def _print_report(report: Report, session: ClusterSession, form: str) -> None:
     print_notes(report.journal_problem)
     verb = report.plan.request.verb
     if form == "json":
-        results: list[dict[str, Any]] = [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-            for outcome in report.outcomes
-        ]
+        results = outcome_entries(report.outcomes)
         print_json({**session.envelope(), "verb": str(verb), "results": results})
         return
     past = _PAST[verb]
@@ -432,8 +436,5 @@ def _json_action(entry: JournalEntry) -> dict[str, object]:
         "job_ids": entry.job_ids,
         "commands": entry.commands,
         "state": entry.state,
-        "outcomes": [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-            for outcome in entry.outcomes
-        ],
+        "outcomes": outcome_entries(entry.outcomes),
     }

@@ -10,7 +10,13 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.cli.actions import exit_status, format_jobs, refuse_read_only, refuse_unnamed_cluster
+from hpcdash.cli.actions import (
+    exit_status,
+    format_jobs,
+    outcome_entries,
+    refuse_read_only,
+    refuse_unnamed_cluster,
+)
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import can_prompt, confirm, print_json, print_notes, require_prompt
@@ -100,10 +106,7 @@ def _write_json(
         **session.envelope(),
         "kind": str(kind),
         "switches": [_as_json(tracker) for tracker in trackers],
-        "results": [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-            for outcome in outcomes
-        ],
+        "results": outcome_entries(outcomes),
     }
     print_json(answer)
 
