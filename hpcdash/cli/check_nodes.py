@@ -60,7 +60,7 @@ def run_check_nodes(
         await session.store.open(force=True)
         snapshot = await session.store.fetch(Kind.NODES)
         await launches.queues.fetch()
-        queues = [one.name for one in launches.queues.known()]
+        queues = [entry.name for entry in launches.queues.known()]
         selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
         print_notes(*selection.skipped[:10])
         planned = await plan_checks(selection, names, launches, seconds)
@@ -81,7 +81,7 @@ def run_check_nodes(
     else:
         _write_table(results, known)
     sys.stdout.flush()
-    if any(one.state not in ("ok", "skipped") for one in results):
+    if any(result.state not in ("ok", "skipped") for result in results):
         sys.exit(EXIT_REFUSED)
 
 
@@ -167,11 +167,11 @@ def _stored() -> Iterator[None]:
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     lines = [("NODE", "CHECK", "RESULT", "FINDING")]
-    for one in results:
-        lines.append((one.node, one.name, one.state, format_result(one, known)))
+    for result in results:
+        lines.append((result.node, result.name, result.state, format_result(result, known)))
     print_text("".join(f"{line}\n" for line in align_cells(lines)))
-    bad = {one.node for one in results if one.state not in ("ok", "skipped")}
-    nodes = counted(len({one.node for one in results}), "node")
+    bad = {result.node for result in results if result.state not in ("ok", "skipped")}
+    nodes = counted(len({result.node for result in results}), "node")
     print_notes(f"{nodes}, {len(bad)} failed" if bad else f"{nodes}, all ok")
 
 
@@ -182,14 +182,14 @@ def _write_json(
     session: ClusterSession,
 ) -> None:
     checks: list[dict[str, Any]] = []
-    for one in results:
+    for result in results:
         check = {
-            "node": one.node,
-            "check": one.name,
-            "state": one.state,
-            "finding": one.text or None,
-            "gpus": list(one.gpus),
-            "before": [known[uuid] for uuid in one.gpus if uuid in known],
+            "node": result.node,
+            "check": result.name,
+            "state": result.state,
+            "finding": result.text or None,
+            "gpus": list(result.gpus),
+            "before": [known[uuid] for uuid in result.gpus if uuid in known],
         }
         checks.append(check)
     answer = {

@@ -164,5 +164,6 @@ def run_config_check(common: CommonOptions) -> None:
         print(f"{settings.file}: valid, {clusters}")
         return
     print(f"{settings.file}: {clusters}, but {len(mute)} recipients cannot be notified")
-    print_notes(*(f"{one.error.message}. {one.error.next_step}" for one in mute))
+    errors = [notifier.error for notifier in mute]
+    print_notes(*(f"{error.message}. {error.next_step}" for error in errors))
     sys.exit(EXIT_USAGE)

@@ -89,8 +89,10 @@ def _print_answer(
 ) -> None:
     now = sessions[0].store.clock.now()
     print_notes(*(f"{name}: {error.message}" for name, error in answer.errors.items()))
+    notes = []
     for cluster in answer.clusters:
-        print_notes(*(f"{cluster.session.name}: {note}" for note in cluster.notes))
+        notes += [{"cluster": cluster.session.name, "text": note} for note in cluster.notes]
+    print_notes(*(f"{note['cluster']}: {note['text']}" for note in notes))
     places = answer.places
     if form == "table" and not refused:
         places = tuple(place for place in places if place.accepts is not False) or places
@@ -105,11 +107,7 @@ def _print_answer(
                     {"cluster": name, "problem": error.message}
                     for name, error in answer.errors.items()
                 ],
-                "notes": [
-                    {"cluster": one.session.name, "text": note}
-                    for one in answer.clusters
-                    for note in one.notes
-                ],
+                "notes": notes,
                 "commands": answer.commands,
                 "dry_runs": answer.dry_runs,
             }
