@@ -42,9 +42,10 @@ from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 
-# No time server leaves two clocks as far apart.
+# Clocks under time servers differ by less.
 _TOLERATED_SKEW_SECONDS = 60.0
 _SLOW_ANSWER_SECONDS = 2.0
+_CHECKED_TABLES = (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY)
 
 # Names of GNU stat.
 _SHARED_FILE_SYSTEMS = frozenset(
@@ -208,7 +209,7 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
         for check in await asyncio.to_thread(queue_checks, queue_folder()):
             notify(check)
         notify(await _home_check(transport, is_one_machine=True))
-        for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
+        for kind in _CHECKED_TABLES:
             notify(await _table_check(store, kind))
         return True
     dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
@@ -244,10 +245,8 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
         notify(clock_check(probe.clock_epoch_seconds, skew, is_synced_here, is_synced_there))
     if probe.commands:
         notify(await _home_check(transport))
-    # At once: a server that hangs keeps each of them waiting for a minute.
-    for check in await asyncio.gather(
-        *(_table_check(store, kind) for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY))
-    ):
+    # At once: a server that hangs delays each of them for a minute.
+    for check in await asyncio.gather(*(_table_check(store, kind) for kind in _CHECKED_TABLES)):
         notify(check)
     notify(_accounting_check(store))
     if (accounts := await _accounts_check(store)) is not None:
@@ -314,7 +313,7 @@ def queue_checks(folder: Path) -> list[Check]:
     found = (
         f"{folder} is accessible to others (mode {mode:03o})" if is_open else f"{folder}, private"
     )
-    # The queue closes its folder by itself where that can be done.
+    # The queue makes its folder private if the file system can.
     step = "This file system ignores permissions: set HPCDASH_QUEUE to a folder on another one."
     checks = [Check("queue's folder", not is_open, found, step)]
     pid = supervisor_pid(folder)
