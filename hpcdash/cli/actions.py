@@ -6,15 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.read import load_settings
+from hpcdash.config.settings import Settings
 from hpcdash.domain import query
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_job_number, plain_id
@@ -24,7 +24,7 @@ from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import DAY
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
@@ -48,6 +48,8 @@ _MAX_COMMANDS_SHOWN = 10
 _MAX_JOBS_LISTED = 20
 _COMMAND_LETTERS = 1000
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "OUTCOME")
+# Age in seconds; older submissions are not considered.
+_MAX_SUBMISSION_AGE = 30 * DAY
 # Maximum widths; the last column has no limit.
 _MAX_WIDTHS = (19, 20, 17, 40)
 
@@ -61,10 +63,6 @@ class _AllEnded(Exception):
 
 class _NoMatch(Exception):
     """Raised if no job matches the filter."""
-
-
-# Older submissions are not considered.
-_MAX_SUBMISSION_AGE = 30 * DAY
 
 
 def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> None:
@@ -96,6 +94,15 @@ def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> N
                 )
 
 
+def refuse_read_only(
+    common: CommonOptions, settings: Settings, command: str, next_step: str = ""
+) -> None:
+    """Raise UsageError if an option or the configuration makes hpcdash read-only."""
+    if common.read_only or settings.read_only:
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(f"{command} is refused: hpcdash is read-only ({source})", next_step)
+
+
 def run_action(
     common: CommonOptions,
     verb: str,
@@ -117,9 +124,7 @@ def run_action(
     unknown.
     """
     settings = load_settings(common.config)
-    if common.read_only or settings.read_only:
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{verb} is refused: hpcdash is read-only ({source})")
+    refuse_read_only(common, settings, verb)
     job_ids = named_jobs(jobs)
     if verb == Verb.DELETE:
         kind = Kind.HISTORY_EVERYONE if everyone else Kind.HISTORY
@@ -152,8 +157,8 @@ def run_action(
 
             requested = await chain_ids(session, verb, requested)
         plan = await _announce(session, request, requested, is_listed=bool(expression))
-        if needs_confirmation and not await is_agreed():
-            raise Declined
+        if needs_confirmation:
+            await confirm()
         return await session.actions.run(plan), session
 
     try:
@@ -203,7 +208,16 @@ async def _fetch_matching(
     return ids
 
 
+def outcome_entries(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+    """Return the JSON of outcomes, by job."""
+    return [
+        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
+        for outcome in outcomes
+    ]
+
+
 def exit_status(outcomes: Sequence[Outcome]) -> int:
+    """Return 3 if an outcome is unknown, else 1 if one was refused, else 0."""
     done = {outcome.done for outcome in outcomes}
     if None in done:
         return EXIT_UNREACHABLE
@@ -252,8 +266,7 @@ async def _announce(
             print(f"  {visible(str(row['id'])):<14} {state:<10} {name}", file=sys.stderr)
         if len(rows) > _MAX_JOBS_LISTED:
             print(f"  … and {len(rows) - _MAX_JOBS_LISTED} more", file=sys.stderr)
-    for warning in filter(None, warnings):
-        print(f"hpcdash: {visible(warning)}", file=sys.stderr)
+    print_notes(*warnings)
     return plan
 
 
@@ -311,15 +324,11 @@ def format_jobs(rows: Sequence[Row]) -> str:
 
 
 def _print_report(report: Report, session: ClusterSession, form: str) -> None:
-    if report.journal_problem:
-        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    print_notes(report.journal_problem)
     verb = report.plan.request.verb
     if form == "json":
-        results: list[dict[str, Any]] = [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-            for outcome in report.outcomes
-        ]
-        print_json({"schema": 1, **session.envelope(), "verb": str(verb), "results": results})
+        results = outcome_entries(report.outcomes)
+        print_json({**session.envelope(), "verb": str(verb), "results": results})
         return
     past = _PAST[verb]
     rows = []
@@ -342,11 +351,9 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         _settle(common, newest)
     entries, unreadable = journal().read(newest)
     if unreadable:
-        lines = counted(unreadable, "line")
-        print(f"hpcdash: {lines} of the journal could not be read", file=sys.stderr)
+        print_notes(f"{counted(unreadable, 'line')} of the journal could not be read")
     if form == "json":
-        answer = {"schema": 1, "actions": list(map(_json_action, entries))}
-        print_json(answer)
+        print_json({"actions": list(map(_json_action, entries))})
         return
     rows = []
     for cells in (_HEADINGS, *map(_cells, entries)):
@@ -360,7 +367,6 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
 
 
 def _settle(common: CommonOptions, newest: int) -> None:
-    from hpcdash.cli.jobs import with_session
     from hpcdash.services.submit.recovery import reconcile_noted, unsettled
 
     async def work(session: ClusterSession) -> None:
@@ -372,13 +378,11 @@ def _settle(common: CommonOptions, newest: int) -> None:
         entries = unsettled(journal(), session.name, newest=newest)
         for entry in entries:
             for outcome in await reconcile_noted(session.store, journal(), entry):
-                text = f"{visible(outcome.job_id)}: {visible(outcome.text)}"
-                print(f"hpcdash: {text}", file=sys.stderr)
+                print_notes(f"{outcome.job_id}: {outcome.text}")
         if not entries:
-            print(f"hpcdash: no unknown submissions on {visible(session.name)}", file=sys.stderr)
+            print_notes(f"no unknown submissions on {session.name}")
         if left := unknown - len(entries):
-            text = f"{left} cannot be looked up: no mark or name was recorded"
-            print(f"hpcdash: {text}", file=sys.stderr)
+            print_notes(f"{left} cannot be looked up: no mark or name was recorded")
 
     with_session(common, work)
 
@@ -432,8 +436,5 @@ def _json_action(entry: JournalEntry) -> dict[str, object]:
         "job_ids": entry.job_ids,
         "commands": entry.commands,
         "state": entry.state,
-        "outcomes": [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-            for outcome in entry.outcomes
-        ],
+        "outcomes": outcome_entries(entry.outcomes),
     }

@@ -26,10 +26,9 @@ from hpcdash.cli.submit import (
     SubmissionRun,
     exit_status,
     print_commands,
-    print_sentences,
     read_script,
 )
-from hpcdash.cli.terminal import is_agreed, print_json, print_text
+from hpcdash.cli.terminal import is_agreed, print_json, print_notes, print_text
 from hpcdash.config.request import request_text
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
@@ -118,7 +117,7 @@ def run_alloc(
         await session.store.open(force=True)
         if dry_run:
             planned = await submission.plan(session, (), None)
-            print_sentences(*planned.notes)
+            print_notes(*planned.notes)
             print_text(planned.shown)
             for command in planned.plan.commands:
                 print(f"# {visible(command.text)}")
@@ -132,9 +131,7 @@ def run_alloc(
         notify()
         if not outcome.done:
             return exit_status(outcome)
-        print_sentences(
-            f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it"
-        )
+        print_notes(f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it")
         return 0
 
     receive_signal = foreground.receive_signal if foreground is not None else lambda number: False
@@ -147,7 +144,6 @@ def _print_outcome(
 ) -> None:
     if form == "json" and run.planned is not None:
         answer = {
-            "schema": 1,
             "cluster": session.name,
             "job_id": outcome.new_job or None,
             "done": outcome.done,
@@ -159,7 +155,7 @@ def _print_outcome(
     elif outcome.new_job:
         print(visible(outcome.new_job), flush=True)
     if outcome.done:
-        print_sentences(f"to use it: hpcdash submit REQUEST.toml --in {outcome.new_job}")
+        print_notes(f"to use it: hpcdash submit REQUEST.toml --in {outcome.new_job}")
 
 
 def _seconds(option: str, text: str | None) -> int | None:
@@ -215,7 +211,7 @@ class _Foreground:
         self._signal = number
         self._signalled.set()
         if not self._job_id:
-            print_sentences(
+            print_notes(
                 "the allocation is cancelled once the scheduler answers; interrupt again to "
                 "stop waiting"
             )
@@ -231,7 +227,7 @@ class _Foreground:
         try:
             notify()
             if not self._signalled.is_set():
-                print_sentences(f"ctrl+c ends allocation {job_id}")
+                print_notes(f"ctrl+c ends allocation {job_id}")
                 if await self._has_ended(session):
                     self.handles_signals = False
                     return
@@ -257,7 +253,7 @@ class _Foreground:
                     return True
                 if self._signal != signal.SIGINT or await self._is_end_confirmed():
                     return False
-                print_sentences("the allocation continues")
+                print_notes("the allocation continues")
         finally:
             watching.cancel()
 
@@ -304,7 +300,7 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
             # A scheduler may list a job only a moment after its submission.
             pass
         except HpcdashError as error:
-            print_sentences(f"{error.message}; retrying")
+            print_notes(f"{error.message}; retrying")
         if row is not None:
             left = _left_seconds(session, row)
             if row["state"] != state:
@@ -315,12 +311,12 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
                     text += f" on {row['node_list']}"
                     if left:
                         text += f", {format_duration(left)} left"
-                print_sentences(text)
+                print_notes(text)
                 if state in ENDED:
                     return
             if left is not None and left <= SOON_SECONDS and not has_warned:
                 has_warned = True
-                print_sentences(f"allocation {job_id} ends in {format_duration(left)}")
+                print_notes(f"allocation {job_id} ends in {format_duration(left)}")
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_INTERVAL_SECONDS)
 
@@ -330,15 +326,15 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
     try:
         rows = await actions.fetch_rows((job_id,))
     except HpcdashError:
-        print_sentences(f"the allocation {job_id} continues: hpcdash cancel {job_id} ends it")
+        print_notes(f"the allocation {job_id} continues: hpcdash cancel {job_id} ends it")
         raise
     report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows))
     for outcome in report.outcomes:
         if outcome.done:
-            print_sentences(f"the allocation {outcome.job_id} was cancelled")
+            print_notes(f"the allocation {outcome.job_id} was cancelled")
         else:
             text = "may continue" if outcome.done is None else "was not cancelled"
-            print_sentences(
+            print_notes(
                 f"the allocation {outcome.job_id} {text}: {outcome.text}",
                 f"hpcdash cancel {outcome.job_id} ends it",
             )
@@ -354,31 +350,31 @@ def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | No
 def _list(common: CommonOptions, form: str) -> None:
     async def work(session: ClusterSession) -> list[dict[str, Any]]:
         snapshot = await session.store.fetch(Kind.MINE)
-        found = []
+        allocations = []
         for row in list_allocations(snapshot.table, session.launches.records):
             if row["state"] in ACTIVE or row["state"] in WAITING:
                 left = _left_seconds(session, row)
                 answer = {name: row[name] for name in ("id", "name", "state")}
                 answer["left_seconds"] = None if left is None else int(left)
                 answer |= {name: row[name] for name in ("nodes", "cpus", "gpus", "node_list")}
-                found.append(answer)
-        return found
+                allocations.append(answer)
+        return allocations
 
-    found = with_session(common, work)
+    allocations = with_session(common, work)
     if form == "json":
-        print_json({"schema": 1, "allocations": found})
+        print_json({"allocations": allocations})
         return
-    if not found:
+    if not allocations:
         print("You have no allocations. hpcdash alloc submits one.", file=sys.stderr)
-    for one in found:
-        left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
-        amounts = {"node": one["nodes"], "GPU": one["gpus"] or 0, "CPU": one["cpus"]}
+    for row in allocations:
+        left = "" if row["left_seconds"] is None else f"{format_duration(row['left_seconds'])} left"
+        amounts = {"node": row["nodes"], "GPU": row["gpus"] or 0, "CPU": row["cpus"]}
         resources = []
         for unit, amount in amounts.items():
             resources.append(f"? {unit}s" if amount is None else counted(amount, unit))
-        name = clip(visible(str(one["name"] or "")), 40)
+        name = clip(visible(str(row["name"] or "")), 40)
         print(
-            f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} "
+            f"{visible(str(row['id'])):<12} {row['state']:<9} {left:<14} "
             f"{', '.join(resources)}  {name}"
         )
 
@@ -402,7 +398,7 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
             }
             for run in runs
         ]
-        print_json({"schema": 1, "job_id": job, "runs": answer})
+        print_json({"job_id": job, "runs": answer})
         return
     if not runs:
         print(
@@ -453,10 +449,10 @@ def run_inside(
                 files=source.files,
                 base=source.folder,
             )
-            print_sentences(*source.notes, *warnings)
+            print_notes(*source.notes, *warnings)
             gpus = allocation.row["gpus"]
             if request.slot_type is not SlotType.CPU and gpus and request.slots > gpus:
-                print_sentences(
+                print_notes(
                     f"the request needs {request.slots} slots, but the allocation has {gpus} GPUs"
                 )
         else:
@@ -465,30 +461,27 @@ def run_inside(
             plan = plan_delivery(allocation, staged, title)
             lines = content.decode("utf-8", "replace").splitlines()
             if any(map(store.backend.scripts.explain, lines)):
-                print_sentences(
-                    "the script's directives are ignored: a run gets the whole allocation"
-                )
+                print_notes("the script's directives are ignored: a run gets the whole allocation")
         print_commands("run", session.name, plan)
         if dry_run:
             print_text(staged.contents["batch.sh"].decode("utf-8", "surrogateescape"))
             return None
-        report = await session.actions.run(plan, on_message=print_sentences)
+        report = await session.actions.run(plan, on_message=print_notes)
         outcome = report.outcomes[0]
-        print_sentences(report.journal_problem)
+        print_notes(report.journal_problem)
         runs: Sequence[Run] = ()
         run: Run | None = None
         if outcome.done is not False:
             try:
                 runs = await fetch_runs(store, allocation)
             except HpcdashError as error:
-                print_sentences(error.message)
+                print_notes(error.message)
             else:
-                run = next((one for one in runs if one.name == staged.name), None)
+                run = next((known for known in runs if known.name == staged.name), None)
                 text = outcome.text if run else "it was not delivered"
                 outcome = replace(outcome, done=run is not None, text=text)
         if form == "json":
             answer = {
-                "schema": 1,
                 "job_id": job,
                 "run": None if run is None else run.number,
                 "done": outcome.done,
@@ -497,13 +490,13 @@ def run_inside(
             print_json(answer)
         elif run is not None:
             print(run.number, flush=True)
-            print_sentences(
+            print_notes(
                 f"run {run.number} of job {allocation.job_id} "
                 f"{format_place(allocation, runs, run)}",
                 f"its log: hpcdash log {job} --run {run.number} -f",
             )
         else:
-            print_sentences(f"{title}: {outcome.text}")
+            print_notes(f"{title}: {outcome.text}")
         return outcome
 
     outcome = with_session(common, work)

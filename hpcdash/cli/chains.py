@@ -4,8 +4,6 @@ another.
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,8 +15,8 @@ from hpcdash.backends.script.stub import stub_script
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import read_script
-from hpcdash.cli.tables import write_table
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.tables import print_rows
+from hpcdash.cli.terminal import print_json, print_notes, print_text, terminal_width
 from hpcdash.domain.chains import (
     TOLD_STATE,
     JobChain,
@@ -34,7 +32,6 @@ from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.states import JobState
 from hpcdash.domain.tables import HISTORY
-from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.chains import ChainReader
 from hpcdash.services.session import ClusterSession
@@ -63,7 +60,6 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
             order.append({"job_id": unit.job_id, "after": after, "by_name": unit.by_name})
         jobs = pa.Table.from_pylist(list(map(dict, chain.rows)), JOBS)
         answer = {
-            "schema": 1,
             **session.envelope(taken_at),
             "rejected_rows": 0,
             "counts": class_counts(chain.rows),
@@ -74,8 +70,7 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
         }
         print_json(answer)
         return
-    width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-    print(picture(chain.rows, signs().states, (width or 80) - 1))
+    print(picture(chain.rows, signs().states, (terminal_width() or 80) - 1))
     if end is not None:
         is_held = any(row["state"] == JobState.HELD for row in chain.living)
         release = " and is released now" if is_held else ""
@@ -88,17 +83,9 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
     for unit in chain.units:
         dependency = format_wait(unit, chain)
         rows += [{**row, "dependency": dependency} for row in unit.rows]
-    write_table(
-        HISTORY,
-        pa.Table.from_pylist(rows, JOBS),
-        sys.stdout.buffer,
-        utc_now=taken_at,
-        columns=_COLUMNS,
-        width=width,
-        encoding=sys.stdout.encoding,
-    )
-    for note in notes:
-        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+    table = pa.Table.from_pylist(rows, JOBS)
+    print_rows(HISTORY, table, "table", utc_now=taken_at, columns=_COLUMNS)
+    print_notes(*notes)
 
 
 async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChain]:

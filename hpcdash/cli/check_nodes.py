@@ -12,14 +12,14 @@ from typing import Any
 from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.submit import print_commands, print_sentences
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.submit import print_commands
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.domain.units import parse_duration
-from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
+from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.node_checks import CheckJob, plan_checks, select_nodes
@@ -60,16 +60,16 @@ def run_check_nodes(
         await session.store.open(force=True)
         snapshot = await session.store.fetch(Kind.NODES)
         await launches.queues.fetch()
-        queues = [one.name for one in launches.queues.known()]
+        queues = [entry.name for entry in launches.queues.known()]
         selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
-        print_sentences(*selection.skipped[:10])
+        print_notes(*selection.skipped[:10])
         planned = await plan_checks(selection, names, launches, seconds)
         for job in planned:
-            print_sentences(*job.plan.notes)
+            print_notes(*job.plan.notes)
             print(f"{', '.join(job.names)} on {visible(', '.join(job.nodes))}", file=sys.stderr)
             print_commands("submit", session.name, job.plan.plan)
-        if not common.yes and not await is_agreed():
-            raise Declined
+        if not common.yes:
+            await confirm()
         records = NodeCheckRecords(launches.state_folder, session.name)
         checks = [await _submit(session, records, job) for job in planned]
         results, known = await _collect(session, records, checks)
@@ -81,7 +81,7 @@ def run_check_nodes(
     else:
         _write_table(results, known)
     sys.stdout.flush()
-    if any(one.state not in ("ok", "skipped") for one in results):
+    if any(result.state not in ("ok", "skipped") for result in results):
         sys.exit(EXIT_REFUSED)
 
 
@@ -113,16 +113,16 @@ async def _submit(
     session: ClusterSession, records: NodeCheckRecords, job: CheckJob
 ) -> tuple[SubmittedCheck, str]:
     """Submit a check; return it, with job ID '' if it was not submitted, and the reason."""
-    result = await session.launches.submit(job.plan, session.actions, print_sentences)
+    result = await session.launches.submit(job.plan, session.actions, print_notes)
     outcome = result.outcome
-    print_sentences(result.journal_problem)
+    print_notes(result.journal_problem)
     if not outcome.done:
-        print_sentences(outcome.text)
+        print_notes(outcome.text)
         return SubmittedCheck("", job.nodes, job.names), outcome.text
     check = SubmittedCheck(outcome.new_job, job.nodes, job.names)
     with _stored():
         await asyncio.to_thread(records.submitted, check)
-    print_sentences(
+    print_notes(
         f"job {check.job_id} checks {', '.join(job.nodes)}; you can interrupt this, and see the "
         "result in the dashboard"
     )
@@ -162,17 +162,17 @@ def _stored() -> Iterator[None]:
     try:
         yield
     except StateUnusable as error:
-        print_sentences(f"the results were not saved: {error.message}")
+        print_notes(f"the results were not saved: {error.message}")
 
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     lines = [("NODE", "CHECK", "RESULT", "FINDING")]
-    for one in results:
-        lines.append((one.node, one.name, one.state, format_result(one, known)))
+    for result in results:
+        lines.append((result.node, result.name, result.state, format_result(result, known)))
     print_text("".join(f"{line}\n" for line in align_cells(lines)))
-    bad = {one.node for one in results if one.state not in ("ok", "skipped")}
-    nodes = counted(len({one.node for one in results}), "node")
-    print_sentences(f"{nodes}, {len(bad)} failed" if bad else f"{nodes}, all ok")
+    bad = {result.node for result in results if result.state not in ("ok", "skipped")}
+    nodes = counted(len({result.node for result in results}), "node")
+    print_notes(f"{nodes}, {len(bad)} failed" if bad else f"{nodes}, all ok")
 
 
 def _write_json(
@@ -182,18 +182,17 @@ def _write_json(
     session: ClusterSession,
 ) -> None:
     checks: list[dict[str, Any]] = []
-    for one in results:
+    for result in results:
         check = {
-            "node": one.node,
-            "check": one.name,
-            "state": one.state,
-            "finding": one.text or None,
-            "gpus": list(one.gpus),
-            "before": [known[uuid] for uuid in one.gpus if uuid in known],
+            "node": result.node,
+            "check": result.name,
+            "state": result.state,
+            "finding": result.text or None,
+            "gpus": list(result.gpus),
+            "before": [known[uuid] for uuid in result.gpus if uuid in known],
         }
         checks.append(check)
     answer = {
-        "schema": 1,
         **session.envelope(time.time()),
         "jobs": [job_id or None for job_id in job_ids],
         "checks": checks,

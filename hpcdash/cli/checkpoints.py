@@ -5,9 +5,7 @@ Queries no cluster, reads no file.
 
 from __future__ import annotations
 
-import sys
-
-from hpcdash.cli.terminal import print_json
+from hpcdash.cli.terminal import print_json, print_notes
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError
@@ -27,13 +25,12 @@ def run_checkpoints(
         raise UsageError(f"the estimate needs {missing}", EXAMPLE)
     plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
     if not plan.saves:
-        text = (
-            f"--days {days:g} ends before the first save (--every {every}): nothing would be saved"
+        print_notes(
+            f"--days {days:g} ends before the first save (--every {every}): nothing would be "
+            "saved; save more often, or at the end"
         )
-        print(f"hpcdash: {text}; save more often, or at the end", file=sys.stderr)
     if form == "json":
         answer = {
-            "schema": 1,
             "days": plan.days,
             "interval_seconds": plan.interval_seconds,
             "save_seconds": plan.save_seconds,

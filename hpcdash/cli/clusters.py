@@ -7,11 +7,12 @@ import io
 import sys
 from typing import Any
 
-from hpcdash.assembly import EMBEDDED, build_session, connection_pool
+from hpcdash.assembly import EMBEDDED
 from hpcdash.backends.registry import NAMES
 from hpcdash.cli.ending import run_async
+from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.terminal import print_json, print_notes, print_text
 from hpcdash.config.local_schedulers import local_schedulers
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
@@ -19,14 +20,13 @@ from hpcdash.config.write import write_cluster
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
-from hpcdash.transport.prompter import TerminalPrompter
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
 
 
 def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
-    """One entry a cluster: those of the configuration, then this machine's own schedulers."""
+    """Return an entry per cluster: the configured ones, then this machine's own schedulers."""
     first = settings.default_cluster or next(iter(settings.clusters), None)
     rows: list[dict[str, Any]] = [
         {
@@ -58,11 +58,11 @@ def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def run_clusters(common: CommonOptions, form: str) -> None:
-    """Print the clusters, without a query to any of them."""
+    """Print the clusters without querying any."""
     settings = load_settings(common.config)
     rows = cluster_rows(settings)
     if form == "json":
-        print_json({"schema": 1, "clusters": rows})
+        print_json({"clusters": rows})
         return
     if form == "csv":
         text = io.StringIO()
@@ -110,16 +110,16 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
         fields["transport"] = "local"
     path, _ = config_path(common.config)
     # Check that the file is writable before prompting for a password.
-    cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
+    settings = write_cluster(path, name, fields, only_check=True)
     try:
-        backend, text = run_async(_try_cluster(cluster))
+        backend, text = run_async(_try_cluster(settings.clusters[name], settings))
         print(visible(text))
     except HpcdashError as error:
         if not force:
             stored = f"Nothing was written to {path}; --force adds it anyway."
             error.next_step = f"{error.next_step}\n{stored}" if error.next_step else stored
             raise
-        print(f"hpcdash: {visible(error.message.rstrip('.'))}; added anyway", file=sys.stderr)
+        print_notes(f"{error.message.rstrip('.')}; added anyway")
     else:
         if backend in NAMES:
             fields.setdefault("backend", backend)
@@ -128,21 +128,21 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     print(f"open it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
 
 
-async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
+async def _try_cluster(cluster: ClusterSettings, settings: Settings) -> tuple[str, str]:
     """Return the backend found, and a description of the cluster: user and number of nodes.
 
     Raises the error of the trial.
     """
-    store = build_session(cluster, connection_pool(TerminalPrompter())).store
-    try:
-        probe = await store.open()
-        nodes = (await store.fetch(Kind.NODES)).table.num_rows
-    finally:
-        await store.close()
+    async with open_sessions([cluster], settings) as [session]:
+        probe = await session.store.open()
+        nodes = (await session.store.fetch(Kind.NODES)).table.num_rows
+    backend = session.store.backend
+    title = f"{backend.title[:1].upper()}{backend.title[1:]}"
     # `slurm-wlm 22.05.8`, `OpenPBS 23.06.06`.
-    title, (_, _, version) = store.backend.title, probe.version.rpartition(" ")
-    title = f"{title[:1].upper()}{title[1:]}" + (f" {version}" if version[:1].isdigit() else "")
-    return store.backend.name, f"{title} as {probe.user}, {nodes} node{'' if nodes == 1 else 's'}"
+    version = probe.version.rpartition(" ")[2]
+    if version[:1].isdigit():
+        title = f"{title} {version}"
+    return backend.name, f"{title} as {probe.user}, {counted(nodes, 'node')}"
 
 
 def run_config_check(common: CommonOptions) -> None:
@@ -158,13 +158,12 @@ def run_config_check(common: CommonOptions) -> None:
 
     clusters = counted(len(settings.clusters), "cluster")
     notifiers, warnings = build_notifiers(settings.watch.notices, str(settings.file))
-    for text in warnings:
-        print(f"hpcdash: {visible(text)}", file=sys.stderr)
+    print_notes(*warnings)
     mute = unready(notifiers)
     if not mute:
         print(f"{settings.file}: valid, {clusters}")
         return
     print(f"{settings.file}: {clusters}, but {len(mute)} recipients cannot be notified")
-    for one in mute:
-        print(f"hpcdash: {visible(f'{one.error.message}. {one.error.next_step}')}", file=sys.stderr)
+    errors = [notifier.error for notifier in mute]
+    print_notes(*(f"{error.message}. {error.next_step}" for error in errors))
     sys.exit(EXIT_USAGE)

@@ -10,11 +10,14 @@ import click
 
 from hpcdash.backends import registry
 from hpcdash.cli.help import CommandGroup
-from hpcdash.cli.options import ROW_FORMATS, CommonOptions, common_options
+from hpcdash.cli.options import CommonOptions, common_options
 from hpcdash.domain.tables import JOBS, NODES, QUEUES, SITE_TABLES, TableSpec
 
 if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _file_or_stdout(
@@ -23,13 +26,29 @@ def _file_or_stdout(
     return None if file == Path("/dev/stdout") else file
 
 
-_SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
+def _format_option(*forms: str) -> Decorator:
+    """Build `--format` with these forms, the first as its default."""
+    return click.option(
+        "--format", "form", type=click.Choice(forms), default=forms[0], show_default=True
+    )
+
+
+def _options(*options: Decorator) -> Decorator:
+    """Join options into one decorator, in the order of the help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 _FILTER = click.option(
     "--filter", "expression", default="", metavar="EXPR", help="Only rows that match the filter."
 )
-_FORMAT = click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+_FORMAT = _format_option("table", "json")
+_ROW_FORMAT = _format_option("table", "json", "csv")
 _MINE = click.option(
     "--mine/--all", "mine", default=True, help="Your own jobs (the default), or everyone's."
 )
@@ -42,21 +61,24 @@ _TABLE_OPTIONS = {
         click.option(
             "--all-clusters", "everywhere", is_flag=True, help="Jobs on all configured clusters."
         ),
-        _FORMAT,
+        _ROW_FORMAT,
     ),
-    "nodes": (_FILTER, _ALWAYS_ALL, _FORMAT),
-    "queues": (_FILTER, _ALWAYS_ALL, _FORMAT),
+    "nodes": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
+    "queues": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
     "shares": (
         click.option(
             "--all", "mine", flag_value=False, default=True, help="All accounts, not only yours."
         ),
         _FILTER,
-        _FORMAT,
+        _ROW_FORMAT,
     ),
 }
 
 
 def _table_command(spec: TableSpec) -> click.Command:
+    @click.command(spec.name, help=spec.summary)
+    @_options(*_TABLE_OPTIONS.get(spec.name, (_FILTER, _ROW_FORMAT)))
+    @common_options
     def command(common: CommonOptions, everywhere: bool = False, **given: Any) -> None:
         from hpcdash.cli.jobs import run_everywhere, run_table
 
@@ -65,14 +87,11 @@ def _table_command(spec: TableSpec) -> click.Command:
         else:
             run_table(common, spec.name, **given)
 
-    decorated = common_options(command)
-    for option in reversed(_TABLE_OPTIONS.get(spec.name, (_FILTER, _FORMAT))):
-        decorated = option(decorated)
-    return click.command(spec.name, help=spec.summary)(decorated)
+    return command
 
 
-def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Options that select ended jobs; `since` says what is so without --since."""
+def _runs_options(since: str) -> Decorator:
+    """Build the options that select ended jobs; `since` is the default of --since in its help."""
     names = "NAME[,NAME]"
     text = f"Start: 90d, yesterday, 2026-01-01 [default: {since}]"
     options = [
@@ -107,18 +126,12 @@ def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., N
         _FILTER,
         _MINE,
     ]
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorated
+    return _options(*options)
 
 
 @click.command()
 @_runs_options("7d")
-@_FORMAT
+@_ROW_FORMAT
 @common_options
 def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
     """List ended jobs of the last 7 days, or of any span.
@@ -137,9 +150,7 @@ def history(common: CommonOptions, expression: str, mine: bool, form: str, **giv
 
 @click.command()
 @click.argument("job")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @click.option("--steps", is_flag=True, help="List the job's steps and what each used.")
 @click.option(
     "--sooner",
@@ -229,9 +240,7 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.option(
     "--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node."
 )
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@_format_option("text", "json")
 @common_options
 def exec_inside(common: CommonOptions, **given: Any) -> None:
     """Run a command on each node of a running job.
@@ -247,9 +256,7 @@ def exec_inside(common: CommonOptions, **given: Any) -> None:
 @click.command()
 @click.argument("job")
 @click.option("--once", is_flag=True, help="Measure once (two seconds) and exit.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def top(common: CommonOptions, **given: Any) -> None:
     """Show CPU, memory and GPU use of a running job, by node.
@@ -348,9 +355,6 @@ def script(common: CommonOptions, **given: Any) -> None:
     run_script(common, **given)
 
 
-_HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
-
-
 @click.command()
 @click.argument("jobs", metavar="[JOB...]", nargs=-1)
 @_runs_options("7d")
@@ -366,14 +370,14 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     is_flag=True,
     help="Estimate earlier starts with smaller requests.",
 )
-@_FORMAT
+@_ROW_FORMAT
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
     """Compare what ended jobs used with what they requested."""
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_efficiency
 
-    options = HistoryOptions(**{key: given.pop(key) for key in _HISTORY_KEYS})
+    options = HistoryOptions(**{key: given.pop(key) for key in HistoryOptions.__struct_fields__})
     run_efficiency(common, jobs, options, **given)
 
 
@@ -415,7 +419,7 @@ def report(common: CommonOptions, **given: Any) -> None:
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_report
 
-    options = HistoryOptions(**{key: given.pop(key) for key in _HISTORY_KEYS})
+    options = HistoryOptions(**{key: given.pop(key) for key in HistoryOptions.__struct_fields__})
     run_report(common, options, **given)
 
 
@@ -435,58 +439,30 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
-    text = "Also the jobs before and after it in its chain."
-    return click.option("--chain", "chain", is_flag=True, help=text)(command)
-
-
-def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
-    """JOB..., or --filter for those that match."""
-    all_option = click.option(
-        "--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours."
-    )
-    text = "Act on matching jobs, after confirmation."
-    expression = click.option("--filter", "expression", default="", metavar="EXPR", help=text)
-    return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(all_option(command)))
-
-
-def _acting_command(verb: str, text: str) -> click.Command:
-    @click.command(verb, help=text)
-    @_named_or_filtered
-    @click.option(
-        "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-    )
-    @common_options
-    def command(common: CommonOptions, **given: Any) -> None:
-        from hpcdash.cli.actions import run_action
-
-        run_action(common, verb, **given)
-
-    return command
-
-
-@click.command()
-@_named_or_filtered
-@_whole_chain
-@click.option("--force", is_flag=True, help="Also remove jobs whose node is down (PBS).")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+_CHAIN = click.option(
+    "--chain", "chain", is_flag=True, help="Also the jobs before and after it in its chain."
 )
-@common_options
-def cancel(common: CommonOptions, **given: Any) -> None:
-    """Cancel pending or running jobs."""
-    from hpcdash.cli.actions import run_action
+# JOB..., or the jobs that --filter matches.
+_TARGETS = _options(
+    click.argument("jobs", metavar="JOB...", nargs=-1),
+    click.option(
+        "--filter",
+        "expression",
+        default="",
+        metavar="EXPR",
+        help="Act on matching jobs, after confirmation.",
+    ),
+    click.option(
+        "--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours."
+    ),
+)
 
-    run_action(common, "cancel", **given)
 
-
-def _chain_command(verb: str, text: str) -> click.Command:
+def _acting_command(verb: str, text: str, *options: Decorator) -> click.Command:
     @click.command(verb, help=text)
-    @_named_or_filtered
-    @_whole_chain
-    @click.option(
-        "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-    )
+    @_TARGETS
+    @_options(*options)
+    @_FORMAT
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.actions import run_action
@@ -498,7 +474,7 @@ def _chain_command(verb: str, text: str) -> click.Command:
 
 @click.command("signal")
 @click.argument("signal")
-@_named_or_filtered
+@_TARGETS
 @click.option(
     "--to",
     "recipient",
@@ -506,9 +482,7 @@ def _chain_command(verb: str, text: str) -> click.Command:
     default="",
     help="batch, full or a step number [default: all steps]",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def signal_jobs(common: CommonOptions, **given: Any) -> None:
     """Send a signal to running jobs."""
@@ -531,9 +505,7 @@ def _switch_command(kind: str, text: str) -> click.Command:
         "--status", is_flag=True, help="Report whether it is set, by whom, and its effect."
     )
     @click.option("--forget", is_flag=True, help="Forget an earlier --path.")
-    @click.option(
-        "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-    )
+    @_FORMAT
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.switches import run_switch
@@ -545,7 +517,7 @@ def _switch_command(kind: str, text: str) -> click.Command:
 
 
 @click.command()
-@_named_or_filtered
+@_TARGETS
 @click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
 @click.option("--queue", metavar="NAME", help="Queue (partition).")
 @click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
@@ -558,9 +530,7 @@ def _switch_command(kind: str, text: str) -> click.Command:
     "--throttle", metavar="N", help="Max array tasks at once; 0 means no limit (Slurm only)."
 )
 @click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def alter(
     common: CommonOptions,
@@ -588,9 +558,7 @@ def alter(
     show_default=True,
     help="Number of actions to show.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @click.option(
     "--settle", "settles", is_flag=True, help="First resolve submissions with unknown outcome."
 )
@@ -603,9 +571,14 @@ def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> Non
 
 
 ACT_COMMANDS: tuple[click.Command, ...] = (
-    cancel,
-    _chain_command("hold", "Hold pending jobs: they do not start until released."),
-    _chain_command("release", "Release held jobs."),
+    _acting_command(
+        "cancel",
+        "Cancel pending or running jobs.",
+        _CHAIN,
+        click.option("--force", is_flag=True, help="Also remove jobs whose node is down (PBS)."),
+    ),
+    _acting_command("hold", "Hold pending jobs: they do not start until released.", _CHAIN),
+    _acting_command("release", "Release held jobs.", _CHAIN),
     _acting_command("requeue", "Stop running jobs and return them to the queue."),
     _acting_command("suspend", "Suspend running jobs (often only operators may)."),
     _acting_command("resume", "Resume suspended jobs."),
@@ -626,10 +599,17 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-_plain = click.option(
-    "--plain",
-    is_flag=True,
-    help="Only directives and the command, no hpcdash.job.",
+_PLAIN = click.option(
+    "--plain", is_flag=True, help="Only directives and the command, no hpcdash.job."
+)
+_SCHEDULER = click.option(
+    "--for",
+    "scheduler",
+    type=click.Choice(registry.ON_LOGIN_NODES),
+    help="Scheduler [default: the cluster's]",
+)
+_STORAGE_ROOT = click.option(
+    "--storage-root", metavar="DIR", help="Folder of launches [default: from the configuration]"
 )
 
 
@@ -650,13 +630,11 @@ _plain = click.option(
     metavar="N",
     help="Submit N jobs, each after the previous one.",
 )
-@_plain
+@_PLAIN
 @click.option("--in", "inside", metavar="JOB", help="Run in an allocation (see hpcdash alloc).")
 @click.option("--best", is_flag=True, help="Submit where it starts first (asks).")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
     """Submit a batch script or a request, and print the job ID.
@@ -702,9 +680,7 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.option("--list", "listing", is_flag=True, help="List your allocations and their time left.")
 @click.option("--runs", "job", metavar="JOB", help="List the runs in an allocation.")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def alloc(common: CommonOptions, **given: Any) -> None:
     """Allocate nodes for several runs.
@@ -719,18 +695,9 @@ def alloc(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("request", metavar="REQUEST.toml")
-@click.option(
-    "--for",
-    "scheduler",
-    type=_SCHEDULERS,
-    help="Scheduler [default: the cluster's]",
-)
-@click.option(
-    "--storage-root",
-    metavar="DIR",
-    help="Folder of launches [default: from the configuration]",
-)
-@_plain
+@_SCHEDULER
+@_STORAGE_ROOT
+@_PLAIN
 @common_options
 def render(common: CommonOptions, **given: Any) -> None:
     """Print the batch script of a request (- for stdin), offline."""
@@ -741,9 +708,7 @@ def render(common: CommonOptions, **given: Any) -> None:
 
 @click.command("chain")
 @click.argument("job")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def show_chain(common: CommonOptions, job: str, form: str) -> None:
     """Show the jobs before and after a job, and the expected end."""
@@ -768,16 +733,9 @@ def stub(script: str, at: str | None) -> None:
 @click.command()
 @click.option("--account", metavar="NAME", help="Account that submits for others [default: yours]")
 @click.option("--group", metavar="GROUP", help="Group whose members it submits as.")
-@click.option(
-    "--for",
-    "scheduler",
-    type=_SCHEDULERS,
-    help="Scheduler [default: the cluster's]",
-)
+@_SCHEDULER
 @click.option("--bin", "bin_folder", metavar="DIR", help="Folder of its commands: /opt/slurm/bin")
-@click.option(
-    "--storage-root", metavar="DIR", help="Folder of launches [default: from the configuration]"
-)
+@_STORAGE_ROOT
 @click.option(
     "--env-file",
     metavar="FILE",
@@ -804,9 +762,7 @@ def sudoers(common: CommonOptions, **given: Any) -> None:
 @click.option("--every", metavar="TIME", help="Time between saves: 3h, 90m (default unit: hours).")
 @click.option("--save", metavar="TIME", help="Duration of a save: 40s, 2m (default unit: seconds).")
 @click.option("--tb", type=float, metavar="TB", help="Size of a save in TB.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 def checkpoints(**given: Any) -> None:
     """Estimate checkpoint overhead."""
     from hpcdash.cli.checkpoints import run_checkpoints
@@ -832,9 +788,7 @@ def checkpoints(**given: Any) -> None:
     show_default=True,
     help="Time limit of the job.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def check_nodes(common: CommonOptions, **given: Any) -> None:
     """Check nodes with a job that tests GPUs, disks and clock.
@@ -848,7 +802,7 @@ def check_nodes(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@_FORMAT
+@_ROW_FORMAT
 @common_options
 def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
     """List what is used and free on file systems, and of quotas.
@@ -881,7 +835,7 @@ def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
 @click.option("--account", default="", metavar="NAME", help="Only this account.")
 @click.option("--qos", default="", metavar="NAME", help="Only this QoS.")
 @click.option("--all", "refused", is_flag=True, help="List the places that would refuse it, too.")
-@_FORMAT
+@_ROW_FORMAT
 @common_options
 def where(
     common: CommonOptions, source: str, like: str, form: str, refused: bool, **given: Any
@@ -997,7 +951,7 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 @click.option(
     "--filter", "expression", default="", metavar="EXPR", help="Only tasks that match the filter."
 )
-@_FORMAT
+@_ROW_FORMAT
 @common_options
 def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
     """Show a pool: load, quotas, running and waiting tasks.
@@ -1061,9 +1015,7 @@ _wish_command("stop", "Stop your task for good.")
     show_default=True,
     help="Seconds for a resume.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["chart", "json"]), default="chart", show_default=True
-)
+@_format_option("chart", "json")
 @common_options
 def share_simulate(common: CommonOptions, **given: Any) -> None:
     """Replay a trace of tasks under a pool's rules.
@@ -1103,33 +1055,24 @@ def images() -> None:
     """Pull, import and list container images on a cluster."""
 
 
-def _image_options(function: Callable[..., None]) -> Callable[..., None]:
-    runtimes = click.Choice(["apptainer", "podman", "enroot"])
-    names = "apptainer, podman or enroot."
-    for option in (
-        click.option(
-            "--store", "folder", metavar="DIR", default="", help="Absolute path of the image store."
-        ),
-        click.option(
-            "--runtime",
-            type=runtimes,
-            default="apptainer",
-            metavar="NAME",
-            show_default=True,
-            help=names,
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--nocreate", is_flag=True, help="Create no container on this node (enroot)."),
-        click.option("--force", is_flag=True, help="Replace an existing image."),
-    ):
-        function = option(function)
-    return _image_options(function)
+_IMAGE_OPTIONS = _options(
+    click.option(
+        "--runtime",
+        type=click.Choice(["apptainer", "podman", "enroot"]),
+        default="apptainer",
+        metavar="NAME",
+        show_default=True,
+        help="apptainer, podman or enroot.",
+    ),
+    click.option(
+        "--store", "folder", metavar="DIR", default="", help="Absolute path of the image store."
+    ),
+)
+_FILLING_OPTIONS = _options(
+    _IMAGE_OPTIONS,
+    click.option("--force", is_flag=True, help="Replace an existing image."),
+    click.option("--nocreate", is_flag=True, help="Create no container on this node (enroot)."),
+)
 
 
 def _requested_images(
@@ -1143,7 +1086,7 @@ def _requested_images(
 
 @images.command("pull")
 @click.argument("image")
-@_filling_options
+@_FILLING_OPTIONS
 @common_options
 def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
     """Pull an image from its registry.
@@ -1158,7 +1101,7 @@ def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
 @images.command("import")
 @click.argument("file")
 @click.argument("reference")
-@_filling_options
+@_FILLING_OPTIONS
 @common_options
 def images_import(common: CommonOptions, file: str, reference: str, **given: Any) -> None:
     """Import an image file on the cluster as NAME:TAG.
@@ -1171,7 +1114,7 @@ def images_import(common: CommonOptions, file: str, reference: str, **given: Any
 
 
 @images.command("list")
-@_image_options
+@_IMAGE_OPTIONS
 @common_options
 def images_list(common: CommonOptions, **given: Any) -> None:
     """List images."""
@@ -1200,9 +1143,7 @@ def launches() -> None:
 
 
 @launches.command("list")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def launches_list(common: CommonOptions, **given: Any) -> None:
     """List launch folders: job, state, size, why each is kept."""
@@ -1220,9 +1161,7 @@ def launches_list(common: CommonOptions, **given: Any) -> None:
 )
 @click.option("--failed", is_flag=True, help="Also launches whose job did not complete.")
 @click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def launches_prune(common: CommonOptions, **given: Any) -> None:
     """Remove folders of completed launches, after confirmation.
@@ -1273,9 +1212,7 @@ def serve(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@_FORMAT
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:
     """Check the setup, with a next step for each problem."""
@@ -1285,7 +1222,7 @@ def doctor(common: CommonOptions, form: str) -> None:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@_FORMAT
+@_ROW_FORMAT
 @common_options
 @click.pass_context
 def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
@@ -1351,8 +1288,8 @@ def completion(context: click.Context, shell: str, installs: bool) -> None:
     if not installs:
         click.echo(completion_script(cli, shell), nl=False)
         return
-    file, then = install(cli, shell)
-    click.echo(f"{file}\n{then}")
+    file, next_steps = install(cli, shell)
+    click.echo(f"{file}\n{next_steps}")
 
 
 @click.command("help")

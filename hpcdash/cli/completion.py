@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pyarrow as pa
 from click.shell_completion import CompletionItem, get_completion_class
 
 from hpcdash.assembly import chosen_clusters, snapshot_cache
@@ -42,7 +41,7 @@ def complete(
     Queries no cluster; unreadable files complete to nothing.
     """
     try:
-        found = list(_found(context, parameter.name or "", incomplete))
+        found = _find_completions(context, parameter.name or "", incomplete)
     except HpcdashError:
         return []
     return [
@@ -52,8 +51,8 @@ def complete(
     ]
 
 
-def _found(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
-    common = _common(context)
+def _find_completions(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
+    common = _read_common(context)
     settings = load_settings(common.config)
     if name == "cluster":
         return [CompletionItem(cluster) for cluster in settings.clusters]
@@ -67,8 +66,10 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
     cache = snapshot_cache(chosen_clusters(common, settings)[0])
     if name in ("queue", "where"):
         kinds = (Kind.QUEUES,) if name == "queue" else (Kind.QUEUES, Kind.NODES)
-        tables = [snapshot.table for kind in kinds if (snapshot := cache.load(kind)) is not None]
-        rows = [row for table in tables for row in table.to_pylist()]
+        rows: list[dict[str, Any]] = []
+        for kind in kinds:
+            if (snapshot := cache.load(kind)) is not None:
+                rows += snapshot.table.to_pylist()
         return [CompletionItem(row["name"]) for row in rows if row.get("_standing") not in UNLISTED]
     if name == "expression":
         kind = TABLES.get(context.info_name or "", JOBS).kind()
@@ -78,38 +79,26 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
             for text in completions(incomplete, SCHEMAS[kind], known and known.table)
         ]
     before, comma, _ = incomplete.rpartition(",")
-    tables = [
-        snapshot.table
-        for kind in (Kind.MINE, Kind.HISTORY)
-        if (snapshot := cache.load(kind)) is not None
-    ]
-    return [
-        CompletionItem(f"{before}{comma}{row['id']}", help=visible(f"{row['name']} {row['state']}"))
-        for table in tables
-        for row in _newest(table)
-    ]
+    items = []
+    for kind in (Kind.MINE, Kind.HISTORY):
+        if (snapshot := cache.load(kind)) is None:
+            continue
+        newest = snapshot.table.select(["id", "name", "state"]).slice(0, _MAX_JOBS)
+        for row in newest.to_pylist():
+            text = visible(f"{row['name']} {row['state']}")
+            items.append(CompletionItem(f"{before}{comma}{row['id']}", help=text))
+    return items
 
 
-def _newest(table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = (
-        table.select(["id", "name", "state"]).slice(0, _MAX_JOBS).to_pylist()
-    )
-    return rows
-
-
-def _common(context: click.Context) -> CommonOptions:
-    """The common options so far on the line, before or after the command."""
+def _read_common(context: click.Context) -> CommonOptions:
+    """Return the common options so far on the line, before or after the command."""
     common = CommonOptions()
-    chain: list[click.Context] = []
-    at: click.Context | None = context
-    while at is not None:
-        chain.append(at)
-        at = at.parent
-    for one in reversed(chain):
-        given = {name: one.params.get(name) for name in CommonOptions.__struct_fields__}
-        common = CommonOptions(
-            **{name: value for name, value in given.items() if value is not None}
-        ).over(common)
+    current: click.Context | None = context
+    while current is not None:
+        given = {name: current.params.get(name) for name in CommonOptions.__struct_fields__}
+        known = {name: value for name, value in given.items() if value is not None}
+        common = common.over(CommonOptions(**known))
+        current = current.parent
     return common
 
 
@@ -137,7 +126,7 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
     home = Path.home()
     share = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    file, then = {
+    file, next_steps = {
         "bash": (
             share / "bash-completion/completions/hpcdash",
             "Active in new shells if the package bash-completion is installed.",
@@ -156,4 +145,4 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
         raise UsageError(
             f"{file}: {error.strerror}", f"hpcdash completion {shell} prints it."
         ) from error
-    return file, then
+    return file, next_steps

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.domain.text import visible
+from hpcdash.cli.terminal import print_notes
 from hpcdash.domain.units import HOUR, format_memory
 from hpcdash.errors import UsageError
 from hpcdash.services.jobs.connect import ShellPlan, explain_end, plan_shell
@@ -28,14 +28,23 @@ _LEFT = 255
 def run_connect(
     common: CommonOptions, *, job: str, node: str, outside: bool, command: tuple[str, ...]
 ) -> None:
-    """End with the status of what ran there."""
+    """Run a shell or a command, and exit with its status."""
     if chosen_site(common).is_read_only:
         raise UsageError("connect is refused: hpcdash is read-only")
 
     async def work(session: ClusterSession) -> int:
         # Checked before any query to the cluster or prompt to the person.
         has_terminal = os.isatty(0) and os.isatty(1)
-        descriptor = None if command and not has_terminal else _open_terminal()
+        if not (has_terminal or command):
+            raise UsageError("connect needs a terminal as stdin and stdout", _WITHOUT_TERMINAL)
+        descriptor = None
+        if has_terminal:
+            try:
+                descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+            except OSError:
+                raise UsageError(
+                    "connect needs a terminal, and there is none", _WITHOUT_TERMINAL
+                ) from None
         try:
             plan = await plan_shell(
                 session.store,
@@ -44,22 +53,20 @@ def run_connect(
                 command,
                 state_folder=session.actions.journal.path.parent,
                 is_outside=outside,
-                has_terminal=descriptor is not None,
+                has_terminal=has_terminal,
             )
             if descriptor is None:
                 status = await _run_to_pipes(plan)
             else:
-                _print(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
-                for note in plan.notes:
-                    _print(note)
+                print_notes(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
+                print_notes(*plan.notes)
                 status = await plan.transport.interact(plan.argv, Terminal(descriptor))
-            if text := await explain_end(session.store, plan, status):
-                _print(text)
+            print_notes(await explain_end(session.store, plan, status))
         finally:
             if descriptor is not None:
                 os.close(descriptor)
         if status is None:
-            _print("left with ~.")
+            print_notes("left with ~.")
         return _LEFT if status is None else status
 
     if status := with_session(common, work):
@@ -67,9 +74,9 @@ def run_connect(
 
 
 async def _run_to_pipes(plan: ShellPlan) -> int | None:
-    """Run the command without stdin; its output is written as it comes.
+    """Run the command without stdin, and write its output as it arrives.
 
-    Raises OSError where nobody reads that any more.
+    Raises OSError if the output can no longer be written.
     """
     unread: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
 
@@ -101,18 +108,5 @@ async def _run_to_pipes(plan: ShellPlan) -> int | None:
         raise unread.result()
     result = running.result()
     if result.truncated:
-        _print(f"its stderr was cut at {format_memory(len(result.stderr))}")
+        print_notes(f"its stderr was cut at {format_memory(len(result.stderr))}")
     return result.status
-
-
-def _print(text: str) -> None:
-    print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
-
-
-def _open_terminal() -> int:
-    try:
-        if not (os.isatty(0) and os.isatty(1)):
-            raise UsageError("connect needs a terminal as stdin and stdout", _WITHOUT_TERMINAL)
-        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
-    except OSError:
-        raise UsageError("connect needs a terminal, and there is none", _WITHOUT_TERMINAL) from None

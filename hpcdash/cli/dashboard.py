@@ -1,4 +1,4 @@
-"""Opens the dashboard: on the chosen clusters, or on a recorded case."""
+"""The dashboard on the chosen clusters, or on a recorded case."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from hpcdash.assembly import (
     default_cluster_note,
     is_first_start,
 )
+from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.ending import EndedBySignal, ends_with_signals, leave_terminal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import config_path, load_settings
@@ -58,9 +59,7 @@ _VARIABLES = {"pager": ("PAGER",), "editor": ("VISUAL", "EDITOR")}
 
 
 def run_outside(program: str, file: Path) -> str:
-    """Run 'pager' or 'editor' on a file and wait for its end; the complaint where that fails, else
-    ''.
-    """
+    """Run 'pager' or 'editor' on a file until it exits; return its error, '' after success."""
     parts = _command_arguments(program)
     if not parts:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
@@ -87,9 +86,7 @@ def _command_arguments(program: str) -> list[str]:
 def run_dashboard(
     common: CommonOptions, first_start: Callable[[CommonOptions, Settings], None]
 ) -> None:
-    """The app on configured clusters, or on this machine's own scheduler; without either,
-    `first_start`.
-    """
+    """Open the app on configured clusters or this machine's scheduler; without, `first_start`."""
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     if is_first_start(common, settings):
         first_start(common, settings)
@@ -111,7 +108,7 @@ async def open_dashboard(
     *,
     notice: str,
 ) -> HpcdashApp:
-    """The app on the chosen clusters, over the connections of `pool`, once a person left it."""
+    """Run the app on the chosen clusters over the connections of `pool`, and return it."""
     zone = UTC if settings.ui.clock == "utc" else None
     sessions = [
         watched(
@@ -122,48 +119,48 @@ async def open_dashboard(
         )
         for cluster in chosen_clusters(common, settings)
     ]
-    # Before the screen is there: what the last run knew is part of the first paint.
+    # Before the first paint, which has what the last run knew.
     sessions[0].store.load_cached((Kind.MINE,))
-    is_new = not _tour_was_seen()
+    is_new = not _tour_marker().exists()
     return await show_app(
         common, settings, sessions, prompter, notice=notice, tour=is_new, tour_ended=note_tour
     )
 
 
 class _ConfigFile:
-    """The configuration, read again whenever its file is another one; till then there is None."""
+    """The configuration file, read again after each change; its error is raised once."""
 
-    def __init__(self, named: Path | None) -> None:
-        self.path, _ = config_path(named)
-        self._named = named
-        self._stamp = self._stamped()
+    def __init__(self, option: Path | None) -> None:
+        self.path, _ = config_path(option)
+        self._option = option
+        self._stamp = self._read_stamp()
 
     def settings(self) -> Settings | None:
-        """Raises ConfigError where it cannot be used: once."""
+        """Return the settings after a change, else None. Raises ConfigError."""
         if not self._has_changed():
             return None
-        return load_settings(self._named, action_names=ACTION_NAMES, check=key_problems)
+        return load_settings(self._option, action_names=ACTION_NAMES, check=key_problems)
 
     def watch(self) -> WatchSettings | None:
-        """[watch] of it. Raises HpcdashError where it cannot be read: once."""
-        return load_settings(self._named).watch if self._has_changed() else None
+        """Return [watch] after a change, else None. Raises HpcdashError."""
+        return load_settings(self._option).watch if self._has_changed() else None
 
     def _has_changed(self) -> bool:
-        """Whether it is another one than last time; one that is gone, as while it is saved, is
+        """Return whether the file differs from the last one; a missing file, as during a save, does
         not.
         """
-        stamp = self._stamped()
+        stamp = self._read_stamp()
         if stamp in (self._stamp, ()):
             return False
         self._stamp = stamp
         return True
 
-    def _stamped(self) -> tuple[int, ...]:
+    def _read_stamp(self) -> tuple[int, ...]:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return ()
-        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
+        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode, status.st_uid
 
 
 def watched(
@@ -176,24 +173,15 @@ def watched(
     from hpcdash.services.watch.board import WatchBoard
     from hpcdash.services.watch.state import WatchFiles
 
-    files = WatchFiles(folder, session.name)
-    if file is None:
-        return replace(
-            session, watching=WatchBoard(session.store, watch, files, shared=session.pools)
-        )
     board = WatchBoard(
         session.store,
         watch,
-        files,
+        WatchFiles(folder, session.name),
         shared=session.pools,
-        config_file=str(file.path),
-        reread=file.watch,
+        config_file="" if file is None else str(file.path),
+        reread=(lambda: None) if file is None else file.watch,
     )
     return replace(session, watching=board)
-
-
-def _tour_was_seen() -> bool:
-    return os.path.exists(_tour_marker())
 
 
 def _tour_marker() -> Path:
@@ -202,7 +190,7 @@ def _tour_marker() -> Path:
 
 
 def note_tour() -> None:
-    """Note that the hints were seen; where that cannot be noted they come once more."""
+    """Note that the hints were seen; if that fails they are shown once more."""
     marker = _tour_marker()
     with contextlib.suppress(OSError):
         make_folder(marker.parent)
@@ -217,7 +205,7 @@ def list_cases() -> None:
 
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
-    """The app on a recording."""
+    """Open the app on a recording."""
     session = build_replay(find_case(case_directory))
     # Actions have no effect there, and do not belong in the journal.
     common = replace(common, read_only=True)
@@ -229,7 +217,7 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
 
 
 def require_terminal() -> None:
-    """Raises UsageError where there is none and no browser either."""
+    """Raise UsageError if there is neither a terminal nor a browser."""
     if os.environ.get("TEXTUAL_DRIVER"):
         return
     # It is drawn on stderr.
@@ -274,7 +262,9 @@ async def show_app(
             aliases=settings.aliases,
             filters=settings.filters,
             withheld=frozenset(
-                secret.variable for one in settings.watch.notices for secret in one.secrets.values()
+                secret.variable
+                for notice in settings.watch.notices
+                for secret in notice.secrets.values()
             ),
             settings=settings,
             reread=_ConfigFile(common.config).settings,
@@ -283,7 +273,7 @@ async def show_app(
             notice=notice,
             tour=tour,
             tour_ended=tour_ended,
-            note_error=_noted if common.debug else lambda error: None,
+            note_error=log_traceback if common.debug else lambda error: None,
             notify=settings.ui.notify,
         )
 
@@ -298,7 +288,7 @@ def theme_folders() -> list[Path]:
 
 
 def leave_app(app: TerminalApp) -> None:
-    """Raises EndedBySignal, or the error of its own, that ended an app."""
+    """Raise EndedBySignal, or the app's own error, if that ended it."""
     if app.ended_by is not None:
         if app.ended_by == signal.SIGHUP:
             leave_terminal()
@@ -321,7 +311,7 @@ def _import_grouping() -> None:
 
 
 async def _run(first: ClusterSession, make: Callable[[type[HpcdashApp]], HpcdashApp]) -> HpcdashApp:
-    """The app, once it has ended."""
+    """Run the app that `make` builds, and return it."""
     if Kind.MINE not in first.store.snapshots:
         # There is nothing to show: the cluster answers while the interface is imported.
         first.poller.start()
@@ -335,7 +325,7 @@ async def _run(first: ClusterSession, make: Callable[[type[HpcdashApp]], Hpcdash
 
 
 def _collect_garbage() -> None:
-    """Collect from now on, but not what is loaded already, which lives as long as the app."""
+    """Enable collection, except of objects loaded so far, which live as long as the app."""
     gc.freeze()
     gc.enable()
 
@@ -362,9 +352,3 @@ def _read_choices(settings: Settings) -> Choices:
         sort={view: name for view, name in choices.sort.items() if view not in settings.ui.sort},
         fold_arrays=choices.fold_arrays if settings.ui.fold_arrays else None,
     )
-
-
-def _noted(error: Exception) -> Path | None:
-    from hpcdash.cli.debug_log import log_traceback
-
-    return log_traceback(error)

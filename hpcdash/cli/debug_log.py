@@ -1,4 +1,4 @@
-"""The log file of --debug, for the tracebacks of what went wrong."""
+"""The log file of --debug, with tracebacks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def log_file() -> Path:
 
 
 def log_traceback(error: BaseException) -> Path | None:
-    """Into the log file, whose path it gives; None where that cannot be written."""
+    """Write a traceback to the log file; return its path, None if it cannot be written."""
     path = log_file()
     try:
         make_folder(path.parent)
         close_to_others(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        # Typed text may be no UTF-8.
+        # Arguments may be invalid UTF-8.
         with os.fdopen(descriptor, "a", errors="backslashreplace") as stream:
             print(*sys.argv, file=stream)
             import traceback

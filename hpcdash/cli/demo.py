@@ -1,6 +1,4 @@
-"""The dashboard on a throw-away embedded queue where sample jobs run for real; nothing of it
-stays.
-"""
+"""`hpcdash demo`: the dashboard on a temporary embedded queue that runs sample jobs."""
 
 from __future__ import annotations
 
@@ -28,8 +26,6 @@ from hpcdash.ui.actions import ACTION_NAMES, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
 _END_SECONDS = 20.0
-
-
 # Settings of the demonstration's watchdogs: one of its jobs hangs, a training has a spike, another
 # is too long.
 WATCHED = """
@@ -50,7 +46,7 @@ save_seconds = 40
 
 
 def run_demo(common: CommonOptions) -> None:
-    """Fill a queue, show it, and take it away again."""
+    """Fill a queue, show it, and remove it."""
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     require_terminal()
     with demonstration() as folder:
@@ -60,14 +56,14 @@ def run_demo(common: CommonOptions) -> None:
 
 
 def demo_session(folder: Path) -> ClusterSession:
-    """The demonstration's queue with its watchdogs; what they remember is gone with its folder."""
+    """Build the session of the demonstration's queue, with watchdogs that store state in it."""
     session = build_queue_session(folder / "queue", name="demo", state_folder=folder)
     return watched(session, settings_from_text(WATCHED, folder / "demo").watch, folder)
 
 
 @contextmanager
 def demonstration() -> Iterator[Path]:
-    """A filled queue in a folder of its own; gone afterwards, even where this program is killed."""
+    """Fill a queue in a temporary folder, which is removed even if this program is killed."""
     folder, lock = _locked_folder()
     undertaker = subprocess.Popen(
         [sys.executable, "-P", "-m", "hpcdash.embedded.demo", str(folder)],
@@ -81,7 +77,7 @@ def demonstration() -> Iterator[Path]:
     assert undertaker.stdin is not None
     assert undertaker.stdout is not None
     try:
-        # A terminal that is closed ends this program as ctrl+q does.
+        # Closing the terminal ends this program as ctrl+q does.
         signal.signal(signal.SIGHUP, _end)
         signal.signal(signal.SIGTERM, _end)
         # Load the slowest modules while the queue is filled.
@@ -105,10 +101,10 @@ def _locked_folder() -> tuple[Path, int]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Another demonstration came before the lock, and takes the folder away.
+            # Another demonstration came before the lock, and removes the folder.
             os.close(lock)
         except OSError:
-            # A file system without locks: there folders that are left stay.
+            # A file system without locks: abandoned folders are not removed there.
             return folder, lock
         else:
             return folder, lock

@@ -1,6 +1,4 @@
-"""`hpcdash doctor`: can it work here? Each check with what was found and, where it failed, the next
-step.
-"""
+"""`hpcdash doctor`: checks of the setup, each with a finding and, if it failed, the next step."""
 
 from __future__ import annotations
 
@@ -20,9 +18,10 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from hpcdash import __version__
-from hpcdash.assembly import EMBEDDED, build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import EMBEDDED, chosen_clusters
 from hpcdash.backends.base import Capability
 from hpcdash.cli.ending import run_async
+from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json
 from hpcdash.config.read import load_settings
@@ -35,18 +34,18 @@ from hpcdash.domain.units import format_span
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import this_machine
 from hpcdash.embedded.start import supervisor_pid
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError
 from hpcdash.private_files import make_folder, make_private
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.folders import cache_root, queue_folder
 from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
-from hpcdash.transport.prompter import TerminalPrompter
 
-# No time server leaves two clocks as far apart.
+# Clocks under time servers differ by less.
 _TOLERATED_SKEW_SECONDS = 60.0
 _SLOW_ANSWER_SECONDS = 2.0
+_CHECKED_TABLES = (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY)
 
 # Names of GNU stat.
 _SHARED_FILE_SYSTEMS = frozenset(
@@ -82,17 +81,13 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     ]
 
     async def inspect() -> bool:
-        session = build_session(cluster, connection_pool(TerminalPrompter()))
-        try:
+        async with open_sessions([cluster], settings) as [session]:
             return await check_cluster(session.store, checks.append)
-        finally:
-            await session.store.close()
 
     reached = run_async(inspect())
     if form == "json":
         checks = [check if not check.ok else replace(check, next_step="") for check in checks]
         answer = {
-            "schema": 1,
             "cluster": cluster.name,
             "version": __version__,
             "taken_at": format_utc(time.time()),
@@ -115,11 +110,11 @@ def run_doctor(common: CommonOptions, form: str) -> None:
 def _terminal_check() -> Check:
     codeset = locale.nl_langinfo(locale.CODESET)
     term = os.environ.get("TERM", "")
-    detail = f"TERM={term or 'not set'}, {codeset}" + (
-        ", NO_COLOR" if os.environ.get("NO_COLOR") else ""
-    )
+    detail = f"TERM={term or 'not set'}, {codeset}"
+    if os.environ.get("NO_COLOR"):
+        detail += ", NO_COLOR"
     if codeset.upper().replace("-", "") != "UTF8":
-        return Check("terminal", True, f"{detail}: using ASCII symbols", "")
+        detail += ": using ASCII symbols"
     return Check("terminal", True, detail)
 
 
@@ -144,13 +139,13 @@ def _alerts_checks(settings: Settings) -> list[Check]:
 
     notifiers, _ = build_notifiers(settings.watch.notices, str(settings.file or ""))
     mute = unready(notifiers)
-    if not mute:
-        return (
-            [Check("alerts", True, f"sent through {', '.join(one.name for one in notifiers)}")]
-            if notifiers
-            else []
-        )
-    return [Check("alerts", False, one.error.message, one.error.next_step) for one in mute]
+    if mute:
+        errors = [notifier.error for notifier in mute]
+        return [Check("alerts", False, error.message, error.next_step) for error in errors]
+    if not notifiers:
+        return []
+    names = ", ".join(notifier.name for notifier in notifiers)
+    return [Check("alerts", True, f"sent through {names}")]
 
 
 def secret_checks(cluster: ClusterSettings) -> list[Check]:
@@ -214,13 +209,13 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
         for check in await asyncio.to_thread(queue_checks, queue_folder()):
             notify(check)
         notify(await _home_check(transport, is_one_machine=True))
-        for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
+        for kind in _CHECKED_TABLES:
             notify(await _table_check(store, kind))
         return True
     dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
     cluster = probe.cluster or "unnamed"
-    whose = f", you are {probe.user}" if probe.user else ""
-    notify(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{whose}"))
+    user = f", you are {probe.user}" if probe.user else ""
+    notify(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{user}"))
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
     if probe.commands:
@@ -242,19 +237,16 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
         )
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (queried_at + time.time()) / 2
-        is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
-        remaining = (
-            (await _is_synchronized(LocalTransport()), await _is_synchronized(transport))
-            if is_off
-            else (None, None)
-        )
-        notify(clock_check(probe.clock_epoch_seconds, skew, *remaining))
+        is_synced_here = None
+        is_synced_there = None
+        if abs(skew) > _TOLERATED_SKEW_SECONDS:
+            is_synced_here = await _is_synchronized(LocalTransport())
+            is_synced_there = await _is_synchronized(transport)
+        notify(clock_check(probe.clock_epoch_seconds, skew, is_synced_here, is_synced_there))
     if probe.commands:
         notify(await _home_check(transport))
-    # At once: a server that hangs keeps each of them waiting for a minute.
-    for check in await asyncio.gather(
-        *(_table_check(store, kind) for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY))
-    ):
+    # At once: a server that hangs delays each of them for a minute.
+    for check in await asyncio.gather(*(_table_check(store, kind) for kind in _CHECKED_TABLES)):
         notify(check)
     notify(_accounting_check(store))
     if (accounts := await _accounts_check(store)) is not None:
@@ -311,7 +303,7 @@ async def _is_synchronized(transport: Transport) -> bool | None:
 
 
 def queue_checks(folder: Path) -> list[Check]:
-    """The embedded queue's folder, who starts its jobs, and what they may have."""
+    """Check the embedded queue's folder, its supervisor and its slots."""
     try:
         make_private(folder, FOLDER_VARIABLE)
     except HpcdashError as error:
@@ -321,7 +313,7 @@ def queue_checks(folder: Path) -> list[Check]:
     found = (
         f"{folder} is accessible to others (mode {mode:03o})" if is_open else f"{folder}, private"
     )
-    # The queue closes its folder by itself where that can be done.
+    # The queue makes its folder private if the file system can.
     step = "This file system ignores permissions: set HPCDASH_QUEUE to a folder on another one."
     checks = [Check("queue's folder", not is_open, found, step)]
     pid = supervisor_pid(folder)
@@ -351,9 +343,8 @@ async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> 
         answer = await transport.run(("sh", "-c", shell_text("cli/home.sh")))
     except HpcdashError as error:
         return _failed("home", error)
-    path, kind, writable = ([*answer.stdout.decode("utf-8", "replace").splitlines(), "", "", ""])[
-        :3
-    ]
+    lines = answer.stdout.decode("utf-8", "replace").splitlines()
+    path, kind, writable = [*lines, "", "", ""][:3]
     if writable != "yes":
         step = "Jobs cannot write logs there: check the quota and whether it is mounted read-only."
         return Check("home", False, f"{path} is not writable", step)
@@ -366,12 +357,10 @@ async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> 
 
 
 async def _table_check(store: ClusterStore, kind: Kind) -> Check:
-    name = {Kind.MINE: "jobs"}.get(kind, str(kind))
+    name = "jobs" if kind is Kind.MINE else str(kind)
     began = time.monotonic()
     try:
         snapshot = await store.fetch(kind)
-    except AccountingUnavailable as error:
-        return _failed(name, error)
     except HpcdashError as error:
         return _failed(name, error)
     seconds = time.monotonic() - began
@@ -389,13 +378,11 @@ async def _table_check(store: ClusterStore, kind: Kind) -> Check:
 
 
 def _accounting_check(store: ClusterStore) -> Check:
-    has = store.probe.has_accounting if store.probe else None
-    if Capability.HISTORY not in store.backend.capabilities or has is None:
-        return Check("accounting", True, "unknown")
-    if has:
-        return Check("accounting", True, "available")
-    assert store.probe is not None
-    return Check("accounting", True, store.backend.history.no_history)
+    has_accounting = store.probe.has_accounting if store.probe else None
+    detail = "available" if has_accounting else store.backend.history.no_history
+    if Capability.HISTORY not in store.backend.capabilities or has_accounting is None:
+        detail = "unknown"
+    return Check("accounting", True, detail)
 
 
 async def _accounts_check(store: ClusterStore) -> Check | None:
@@ -419,8 +406,5 @@ async def _accounts_check(store: ClusterStore) -> Check | None:
             True,
             f"{store.user} has none; if the site requires one, your jobs are refused",
         )
-    return Check(
-        "accounts",
-        True,
-        ", ".join(f"{one.name}{' (default)' if one.is_default else ''}" for one in offers),
-    )
+    names = [f"{offer.name} (default)" if offer.is_default else offer.name for offer in offers]
+    return Check("accounts", True, ", ".join(names))

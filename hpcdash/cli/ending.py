@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class EndedBySignal(SystemExit):
-    """The status is the shell's for a program that a signal ended."""
+    """Exit with the shell's status for a program that a signal ended."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -88,7 +88,7 @@ def run_async(
 
 @contextmanager
 def ends_silently() -> Iterator[None]:
-    """For commands that run until ctrl+c: they end without a message."""
+    """End a command that runs until ctrl+c without a message."""
     try:
         yield
     except KeyboardInterrupt:
@@ -97,9 +97,7 @@ def ends_silently() -> Iterator[None]:
 
 @contextmanager
 def ends_with_signals(app: Dashboard) -> Iterator[None]:
-    """Signals end the app while this lasts; a second one, or one that it does not heed in time,
-    ends the process.
-    """
+    """End the app on a signal; a second signal, or an app that takes too long, ends the process."""
     ended_by: list[int] = []
 
     def exit_now(number: int) -> None:
@@ -111,14 +109,14 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # It comes with a terminal that is gone and cannot be taken back.
+            # The terminal is gone, and cannot be restored.
             signal.signal(signal.SIGCONT, signal.SIG_IGN)
         elif ended_by:
             exit_now(number)
         ended_by.append(number)
         if not app.end_soon(number):
             raise EndedBySignal(number)
-        # A pager or an editor is waited for.
+        # Wait for a pager or an editor.
         if number == signal.SIGHUP or not app.is_outside:
             exit_later(128 + number, app.restore_terminal)
 
@@ -132,7 +130,7 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
 
 
 def exit_later(status: int, first: Callable[[], None] = lambda: None) -> None:
-    """End the process after GRACE_SECONDS, whatever it does then."""
+    """End the process after GRACE_SECONDS, whatever it is doing, and call `first` before."""
 
     def exit_now(number: int, frame: FrameType | None) -> None:
         try:
@@ -145,7 +143,7 @@ def exit_later(status: int, first: Callable[[], None] = lambda: None) -> None:
 
 
 def leave_terminal() -> None:
-    """Its terminal is gone: what is still written goes nowhere."""
+    """Discard all further output to a terminal that is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         # A terminal that is gone is no longer a tty; files and pipes stay.

@@ -1,6 +1,4 @@
-"""`hpcdash` without a cluster, on a machine without a scheduler: offers hosts, tries one, keeps it
-and opens it.
-"""
+"""The first start, without a cluster or scheduler: offers hosts, tries, saves and opens one."""
 
 from __future__ import annotations
 
@@ -51,8 +49,8 @@ def run_first_start(common: CommonOptions, settings: Settings) -> None:
 
 
 async def _choose_and_open(common: CommonOptions, settings: Settings) -> TerminalApp:
-    """The app that a person left; with the demonstration chosen, the one in which they chose it."""
-    hosts, complaint = _known_hosts()
+    """Return the last app: the dashboard, or the first start's if it ended or chose the demo."""
+    hosts, problem = _known_hosts()
     prompter = UiPrompter()
     started: list[_Trial] = []
 
@@ -61,13 +59,12 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         return started[-1]
 
     file = shown_path(config_path(common.config)[0])
-    why = [
-        f"No cluster is configured yet: {no_scheduler_reason()}.",
-        *([complaint] if complaint else []),
-    ]
+    notes = [f"No cluster is configured yet: {no_scheduler_reason()}."]
+    if problem:
+        notes.append(problem)
     themes = (read_choices(state_root()).theme, settings.theme)
     app = FirstStartApp(
-        hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes
+        hosts, notes, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes
     )
     with ends_with_signals(app):
         await app.run_async()
@@ -82,18 +79,18 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         pool = trial.pool
         fields = trial.fields
         name = trial.cluster_name
-        unkept = replace(common, ssh=choice.host)
+        unsaved = replace(common, ssh=choice.host)
     else:
         pool = connection_pool(prompter)
         fields = {"transport": "local"}
         name = "local"
-        unkept = replace(common, local=True)
+        unsaved = replace(common, local=True)
     try:
         write_cluster(config_path(common.config)[0], name, fields)
         stored = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     except HpcdashError as error:
         return await open_dashboard(
-            unkept, settings, pool, prompter, notice=f"This cluster was not saved: {error}"
+            unsaved, settings, pool, prompter, notice=f"This cluster was not saved: {error}"
         )
     return await open_dashboard(
         common,
@@ -121,7 +118,7 @@ def _known_hosts() -> tuple[dict[str, str], str]:
 
 
 class _Trial:
-    """A host, its connection, and what is to be written of it."""
+    """Trial of a host: its connection, and its entry in the configuration."""
 
     def __init__(
         self,
@@ -167,8 +164,8 @@ class _Trial:
 
     @property
     def cluster_name(self) -> str:
-        """A Host of ~/.ssh/config as it is; of an address what the scheduler calls the cluster,
-        else the host.
+        """Return a Host of ~/.ssh/config unchanged; for an address the scheduler's name of the
+        cluster, else the host.
         """
         destination = parse_ssh_destination(self.host)
         is_alias = self.host == destination.host and "." not in self.host

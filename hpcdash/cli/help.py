@@ -152,7 +152,7 @@ All words and conditions of a filter must match. `or` and parentheses work.
 
 
 class CommandGroup(click.Group):
-    """Lists its commands with whole summaries."""
+    """Group that lists its commands with complete summaries."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.write_section(ctx, formatter, "Commands", self.list_commands(ctx))
@@ -172,7 +172,7 @@ class CommandGroup(click.Group):
 
 
 class Commands(CommandGroup):
-    """Lists the commands in groups, and ends each command's help with examples."""
+    """All commands, listed in groups; the help of each ends with examples."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         super().add_command(cmd, name)
@@ -187,7 +187,7 @@ class Commands(CommandGroup):
 
 
 def topics() -> dict[str, Callable[[], str]]:
-    """Texts of `hpcdash help TOPIC`."""
+    """Return the functions that build the texts of `hpcdash help TOPIC`."""
     return {
         "filters": _filters,
         "keys": _keys,

@@ -12,10 +12,12 @@ from hpcdash.cli.jobs import (
     format_empty,
     parse_filter,
     print_table,
+    warn_rejected,
     warn_unknown_gpus,
     with_session,
 )
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import print_notes
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
 from hpcdash.domain.runs import merge_runs
@@ -46,7 +48,7 @@ class HistoryOptions(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all are defaults: the last 7 days, as in the dashboard."""
+        """Return whether all are defaults: the last 7 days, as in the dashboard."""
         return self == HistoryOptions()
 
     def selection(self, *, everyone: bool) -> RunSelection:
@@ -103,19 +105,14 @@ async def fetch_runs(
         bar.clear()
 
 
-def warn_rejected(fetched: FetchedRuns) -> None:
-    for row in fetched.rejected:
-        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-
-
 def warn_gaps(fetched: FetchedRuns) -> None:
     """Print to stderr the unreadable rows, the times without data, and that jobs are hidden."""
-    warn_rejected(fetched)
+    warn_rejected(fetched.rejected)
     if seconds := fetched.unasked_seconds:
-        print(f"hpcdash: {format_span(seconds)} could not be fetched", file=sys.stderr)
+        print_notes(f"{format_span(seconds)} could not be fetched")
     for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):
         if note:
-            print(f"hpcdash: {note[0].lower()}{note[1:]}", file=sys.stderr)
+            print_notes(f"{note[0].lower()}{note[1:]}")
 
 
 def run_history(
@@ -128,17 +125,16 @@ def run_history(
     requested = parse_filter(expression, Kind.HISTORY)
     options.selection(everyone=not mine)
 
-    async def work(session: ClusterSession) -> tuple[FetchedRuns, str, str]:
-        fetched = await fetch_runs(session, options, everyone=not mine)
-        return fetched, session.name, session.store.backend.name
+    async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+        return await fetch_runs(session, options, everyone=not mine), session
 
-    fetched, cluster, backend = with_session(common, work)
+    fetched, session = with_session(common, work)
     jobs = merge_runs(fetched.table)
     table = query.apply(jobs, requested, fetched.taken_at)
     warn_unknown_gpus(jobs, requested, fetched.taken_at)
     warn_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
-    print_table(HISTORY, snapshot, form, cluster=cluster, backend=backend)
+    print_table(HISTORY, snapshot, form, session)
     if form == "table" and not table.num_rows:
         print(options.format_empty(jobs.num_rows, mine=mine), file=sys.stderr)
     if fetched.problem is not None:

@@ -13,6 +13,7 @@ from hpcdash.assembly import chosen_site
 from hpcdash.backends.script.containers.login import login_file
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import print_notes
 from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
@@ -99,12 +100,9 @@ def _run(
         store, home = await _read_store(transport, requested, image_root, changes=changes)
         folder = visible(store.folder)
         if store.folder != requested.folder and changes:
-            print(f"hpcdash: storing in {folder} (--store changes it)", file=sys.stderr)
+            print_notes(f"storing in {folder} (--store changes it)")
         elif requested.runtime is Runtime.APPTAINER and changes and store.folder != image_root:
-            print(
-                f'hpcdash: launches find it with image_root = "{folder}" in [launch]',
-                file=sys.stderr,
-            )
+            print_notes(f'launches find it with image_root = "{folder}" in [launch]')
         storage_root = site.launch.site.storage_root or f"{home}/{LAUNCHES_BELOW_HOME}"
         login = f"{storage_root}/login"
         if await _is_absent(transport, login):
@@ -117,10 +115,7 @@ def _run(
                 continue
             if existing := await _find_existing(transport, store, step):
                 if existing != reported:
-                    print(
-                        f"hpcdash: {visible(existing)} already exists (--force replaces it)",
-                        file=sys.stderr,
-                    )
+                    print_notes(f"{existing} already exists (--force replaces it)")
                 reported = existing
                 continue
             status, prints = await _run_step(session, step, requested.runtime, login)
@@ -133,7 +128,7 @@ def _run(
         return 0
 
     if status := with_session(common, work):
-        print(f"hpcdash: {requested.runtime} exited with {status}", file=sys.stderr)
+        print_notes(f"{requested.runtime} exited with {status}")
         sys.exit(EXIT_REFUSED)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 from hpcdash.backends.inside import InsideCommand
+from hpcdash.cli.actions import refuse_read_only
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import can_prompt, is_agreed, print_json
+from hpcdash.cli.terminal import can_prompt, confirm, print_json, print_notes
 from hpcdash.config.read import load_settings
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
@@ -39,12 +40,7 @@ def run_exec(
     Exits with 1 if the command failed on a node.
     """
     settings = load_settings(common.config)
-    if common.read_only or settings.read_only:
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(
-            f"exec is refused: hpcdash is read-only ({source})",
-            "`hpcdash stacks` and `hpcdash top` still work.",
-        )
+    refuse_read_only(common, settings, "exec", "`hpcdash stacks` and `hpcdash top` still work.")
     if leftovers:
         if command or each_gpu:
             raise UsageError(
@@ -77,7 +73,7 @@ def _print_answer(
     """Print the answers, and exit with 1 if the command failed on a node."""
     if form == "json":
         content = {"job": job, "command": command, "nodes": for_json(answer)}
-        print_json({"schema": 1, **session.envelope(), **content})
+        print_json({**session.envelope(), **content})
     else:
         _print_groups(answer)
     if answer.has_failed:
@@ -103,15 +99,14 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
         if not common.yes:
             _print_groups(shown)
             print(f"End {counted(len(found), 'leftover')}: ", end="", file=sys.stderr)
-            if not await is_agreed():
-                raise Declined
+            await confirm()
         command = await end_command(store, found)
         return await run_noted(session.actions.journal, store, row, command), session
 
     try:
         answer, session = with_session(common, work)
     except Declined:
-        print("hpcdash: nothing was ended", file=sys.stderr)
+        print_notes("nothing was ended")
         return
     _print_answer(answer, session, job, ["leftovers"], form)
 
@@ -126,11 +121,9 @@ def _print_groups(answer: InsideAnswer) -> None:
             print(line)
     for output in answer.outputs:
         if text := format_ending(output, answer.command.seconds):
-            place = visible(output.node)
-            if output.gpu:
-                place = f"{place} GPU {visible(output.gpu)}"
+            place = f"{output.node} GPU {output.gpu}" if output.gpu else output.node
             sys.stdout.flush()
-            print(f"hpcdash: {place}: {text}", file=sys.stderr)
+            print_notes(f"{place}: {text}")
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:

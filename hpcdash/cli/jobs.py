@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,19 +17,21 @@ from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.tables import write_csv, write_json, write_table
-from hpcdash.cli.terminal import print_json, print_text, stdout
+from hpcdash.cli.tables import print_rows, write_json
+from hpcdash.cli.terminal import print_json, print_notes, print_text, stdout
 from hpcdash.config.read import load_settings
+from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain import query
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import ALL_JOBS, JOBS, SCHEMAS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
-from hpcdash.domain.tables import ALL_JOBS as TABLE_OF_ALL
+from hpcdash.domain.spans import LOCAL_ZONE
+from hpcdash.domain.tables import ALL_JOBS as ALL_JOBS_TABLE
 from hpcdash.domain.tables import TABLES, Kind, TableSpec
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
-from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # A script may call hpcdash in a loop.
-_TIDY_EVERY_SECONDS = 60.0
+_REMOVAL_INTERVAL_SECONDS = 60.0
 
 
 def with_session(
@@ -56,47 +57,50 @@ def with_session(
     `on_signal` is that of run_async.
     """
     settings = load_settings(common.config)
-    cluster = chosen_clusters(common, settings)[0]
+    clusters = chosen_clusters(common, settings)[:1]
 
     async def run() -> T:
-        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
-        try:
-            await session.store.resolve_backend()
-            done = await work(session)
-            if not (common.read_only or settings.read_only):
-                await _tidy(session)
-            return done
-        except asyncio.CancelledError:
-            _warn_cut_off(session)
-            raise
-        finally:
-            await session.store.close()
+        async with open_sessions(clusters, settings) as [session]:
+            try:
+                await session.store.resolve_backend()
+                done = await work(session)
+                if not (common.read_only or settings.read_only):
+                    await _remove_finished_folders(session)
+                return done
+            except asyncio.CancelledError:
+                for verb, job_id in session.actions.cut_off:
+                    is_submission = verb is Verb.SUBMIT
+                    step = "journal --settle" if is_submission else f"show {job_id}"
+                    print_notes(f"{verb} {job_id}: outcome unknown. Check with: hpcdash {step}")
+                raise
 
     return run_async(run(), on_signal)
 
 
-def _warn_cut_off(session: ClusterSession) -> None:
-    for verb, job_id in session.actions.cut_off:
-        step = (
-            "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
-        )
-        print(
-            f"hpcdash: {verb} {visible(job_id)}: outcome unknown. Check with: {step}",
-            file=sys.stderr,
-        )
+@asynccontextmanager
+async def open_sessions(
+    clusters: Sequence[ClusterSettings], settings: Settings
+) -> AsyncIterator[list[ClusterSession]]:
+    """Build the sessions of clusters over shared connections, and close them at the end."""
+    pool = connection_pool(TerminalPrompter())
+    sessions = [build_session(cluster, pool, share=settings.share) for cluster in clusters]
+    try:
+        yield sessions
+    finally:
+        await asyncio.gather(*(session.store.close() for session in sessions))
 
 
-async def _tidy(session: ClusterSession) -> None:
+async def _remove_finished_folders(session: ClusterSession) -> None:
     """Remove expired launch folders, if the cluster was queried anyway."""
     store = session.store
     was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
     )
     if was_queried:
-        for text in await session.launches.remove_finished_folders(
-            every_seconds=_TIDY_EVERY_SECONDS
-        ):
-            print(f"hpcdash: {visible(text)}", file=sys.stderr)
+        notes = await session.launches.remove_finished_folders(
+            every_seconds=_REMOVAL_INTERVAL_SECONDS
+        )
+        print_notes(*notes)
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
@@ -104,7 +108,7 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     if kind is Kind.LIMITS:
         from hpcdash.services.usage.limits import fetch_limits
 
-        return await fetch_limits(store, _warn)
+        return await fetch_limits(store, print_notes)
     if kind not in (Kind.NODES, Kind.QUEUES):
         return await store.fetch(kind)
     counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
@@ -116,17 +120,13 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     try:
         await counting
     except HpcdashError as error:
-        print(f"hpcdash: could not count the jobs: {visible(error.message)}", file=sys.stderr)
+        print_notes(f"could not count the jobs: {error.message}")
     return store.snapshots[kind]
 
 
 def parse_filter(expression: str, kind: Kind) -> query.Filter:
     """Parse a filter with times in this machine's zone. Raises UsageError."""
-    return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
-
-
-def _warn(text: str) -> None:
-    print(f"hpcdash: {visible(text)}", file=sys.stderr)
+    return query.parse(expression, SCHEMAS[kind], LOCAL_ZONE)
 
 
 async def _lacks_account(store: ClusterStore) -> bool:
@@ -159,19 +159,15 @@ def run_table(
         if name in ("shares", "limits") and not snapshot.table.num_rows:
             lacks_account = await _lacks_account(store)
         if lacks_account:
-            text = f"{store.user} has no account on {session.name}"
-            if name == "shares":
-                text += "; --all shows all accounts"
-            print(f"hpcdash: {visible(text)}", file=sys.stderr)
+            hint = "; --all shows all accounts" if name == "shares" else ""
+            print_notes(f"{store.user} has no account on {session.name}{hint}")
         return snapshot, session, lacks_account
 
     snapshot, session, lacks_account = with_session(common, work)
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
-    for row in snapshot.rejected:
-        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-    backend = session.store.backend.name
-    print_table(spec, replace(snapshot, table=table), form, cluster=session.name, backend=backend)
+    warn_rejected(snapshot.rejected)
+    print_table(spec, replace(snapshot, table=table), form, session)
     if form == "table" and not table.num_rows and not lacks_account:
         text = format_empty(spec, mine=mine, all_rows=snapshot.table.num_rows)
         print(text, file=sys.stderr)
@@ -184,89 +180,73 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
     """
     from hpcdash.services.cluster.everywhere import fetch_everywhere, join_jobs
 
-    requested = query.parse(expression, ALL_JOBS, datetime.now().astimezone().tzinfo or UTC)
+    requested = query.parse(expression, ALL_JOBS, LOCAL_ZONE)
     settings = load_settings(common.config)
     clusters = chosen_clusters(common, settings)
     kind = Kind.MINE if mine else Kind.EVERYONE
 
     async def work() -> list[ClusterJobs]:
-        pool = connection_pool(TerminalPrompter())
-        sessions = [build_session(one, pool) for one in clusters]
-        try:
+        async with open_sessions(clusters, settings) as sessions:
             return await fetch_everywhere(sessions, kind)
-        finally:
-            await asyncio.gather(*(session.store.close() for session in sessions))
 
-    found = run_async(work())
-    now = max(one.session.store.clock.now() for one in found)
-    joined = join_jobs(
-        (one.session.name, one.snapshot.table) for one in found if one.snapshot is not None
-    )
-    table = query.apply(joined, requested, now)
-    for one in found:
-        if one.error is not None:
-            _warn(f"{one.session.name}: {_format_missing(one, now)}")
+    answers = run_async(work())
+    now = max(answer.session.store.clock.now() for answer in answers)
+    tables = []
+    entries = []
+    for answer in answers:
+        snapshot = answer.snapshot
+        error = answer.error
+        entry: dict[str, Any] = {
+            "cluster": answer.session.name,
+            "backend": answer.session.store.backend.name,
+            "taken_at": None,
+            "rejected_rows": 0,
+            "problem": None if error is None else error.message,
+        }
+        age = ""
+        if snapshot is not None:
+            tables.append((answer.session.name, snapshot.table))
+            entry["taken_at"] = format_utc(snapshot.taken_at)
+            entry["rejected_rows"] = len(snapshot.rejected)
+            age = f"; its jobs are {format_age(now - snapshot.taken_at)} old"
+        if error is not None:
+            print_notes(f"{answer.session.name}: {error.message}{age}")
+        entries.append(entry)
+    table = query.apply(join_jobs(tables), requested, now)
     if form == "json":
-        rows = table_to_json_rows(table, TABLE_OF_ALL.public_names)
-        print_json({"schema": 1, "clusters": [_cluster_entry(one) for one in found], "jobs": rows})
+        rows = table_to_json_rows(table, ALL_JOBS_TABLE.public_names)
+        print_json({"clusters": entries, "jobs": rows})
     else:
-        print_table(TABLE_OF_ALL, Snapshot(kind, table, now), form, cluster="", backend="")
-    if all(one.error is not None for one in found):
-        sys.exit(found[0].error.exit_status if found[0].error else EXIT_UNREACHABLE)
+        print_rows(ALL_JOBS_TABLE, table, form, utc_now=now)
+    errors = [answer.error for answer in answers if answer.error is not None]
+    if len(errors) == len(answers):
+        sys.exit(errors[0].exit_status)
 
 
-def _format_missing(one: ClusterJobs, now: float) -> str:
-    assert one.error is not None
-    if one.snapshot is None:
-        return one.error.message
-    return f"{one.error.message}; its jobs are {format_age(now - one.snapshot.taken_at)} old"
-
-
-def _cluster_entry(one: ClusterJobs) -> dict[str, Any]:
-    snapshot = one.snapshot
-    return {
-        "cluster": one.session.name,
-        "backend": one.session.store.backend.name,
-        "taken_at": None if snapshot is None else format_utc(snapshot.taken_at),
-        "rejected_rows": 0 if snapshot is None else len(snapshot.rejected),
-        "problem": None if one.error is None else one.error.message,
-    }
+def warn_rejected(rows: Iterable[str]) -> None:
+    """Print the rows that could not be read to stderr."""
+    print_notes(*(f"a row could not be read: {row}" for row in rows))
 
 
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
     """Print the number of rows that a filter on GPUs could not check to stderr."""
-    if text := query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)):
-        print(f"hpcdash: {text}", file=sys.stderr)
+    print_notes(query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)))
 
 
-def print_table(
-    spec: TableSpec, snapshot: Snapshot, form: str, *, cluster: str, backend: str
-) -> None:
-    """Print a snapshot as a table, JSON or CSV."""
-    table = snapshot.table
-    taken_at = snapshot.taken_at
-    if form == "json":
-        write_json(
-            spec,
-            table,
-            stdout(is_json=True),
-            cluster=cluster,
-            backend=backend,
-            taken_at=taken_at,
-            rejected_rows=len(snapshot.rejected),
-        )
-    elif form == "csv":
-        write_csv(spec.public_names, table, stdout())
-    else:
-        width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-        write_table(
-            spec,
-            table,
-            sys.stdout.buffer,
-            utc_now=taken_at,
-            width=width,
-            encoding=sys.stdout.encoding,
-        )
+def print_table(spec: TableSpec, snapshot: Snapshot, form: str, session: ClusterSession) -> None:
+    """Print a snapshot of a cluster's table as aligned text, JSON or CSV."""
+    if form != "json":
+        print_rows(spec, snapshot.table, form, utc_now=snapshot.taken_at)
+        return
+    write_json(
+        spec,
+        snapshot.table,
+        stdout(is_json=True),
+        cluster=session.name,
+        backend=session.store.backend.name,
+        taken_at=snapshot.taken_at,
+        rejected_rows=len(snapshot.rejected),
+    )
 
 
 def format_empty(
@@ -343,7 +323,6 @@ def _job_answer(
     job["native"] = dict(detail.native)
     job["usage"] = facts.usage
     answer = {
-        "schema": 1,
         **envelope,
         "rejected_rows": 0,
         "job": job,
@@ -390,18 +369,18 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
             "command": option.command,
         }
         answers.append(start)
-    print_json({"schema": 1, **session.envelope(now), "rejected_rows": 0, "starts": answers})
+    print_json({**session.envelope(now), "rejected_rows": 0, "starts": answers})
 
 
 def _activity(activity: Activity) -> dict[str, object]:
     """Return the activity of a job's program, for JSON."""
     counts = []
-    for one in activity.counts:
+    for entry in activity.counts:
         states = [
-            {"words": text, "state": state, "count": count} for text, state, count in one.states
+            {"words": text, "state": state, "count": count} for text, state, count in entry.states
         ]
         counts.append(
-            {"kind": one.kind, "name": one.name, "states": states, "restarts": one.restarts}
+            {"kind": entry.kind, "name": entry.name, "states": states, "restarts": entry.restarts}
         )
     return {
         "counts": counts,
@@ -450,13 +429,13 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
     job_ids = [job] if diff is None else [diff, job]
 
     async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
-        scripts = await asyncio.gather(*(fetch_script(session.store, one) for one in job_ids))
+        scripts = await asyncio.gather(*(fetch_script(session.store, job_id) for job_id in job_ids))
         return scripts, session
 
     scripts, session = with_session(common, work)
     for job_id, script in zip(job_ids, scripts, strict=True):
         if script.source.startswith(READ_FROM):
-            print(f"hpcdash: {visible(job_id)}: {visible(script.source)}", file=sys.stderr)
+            print_notes(f"{job_id}: {script.source}")
     if diff is not None:
         names = (f"job {visible(diff)}", f"job {visible(job)}")
         text = "".join(f"{line}\n" for line in unified(scripts[0].text, scripts[1].text, names))

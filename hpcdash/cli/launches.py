@@ -9,11 +9,11 @@ from typing import Any
 from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
-from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
+from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launch_folders import (
     StoredLaunch,
@@ -57,23 +57,23 @@ def run_prune(
         session: ClusterSession,
     ) -> tuple[ClusterSession, tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
         found = await _read(session, least_age, also_failed=failed)
-        going = [one for one in found if not one.reason_to_stay]
+        unneeded = [launch for launch in found if not launch.reason_to_stay]
         if form != "json" or not (dry_run or common.yes):
             out = sys.stdout if dry_run and form != "json" else sys.stderr
-            print(_table(going, session.store.clock.now()), end="", file=out, flush=True)
-            if not going:
+            print(_table(unneeded, session.store.clock.now()), end="", file=out, flush=True)
+            if not unneeded:
                 print("No folder to remove." if found else _NO_FOLDERS, file=sys.stderr)
-            for one in found:
-                if reason := clip(visible(one.reason_to_stay), _MAX_REASON_LETTERS):
-                    print(f"kept: {visible(one.record.folder)}: {reason}", file=sys.stderr)
+            for launch in found:
+                if reason := clip(visible(launch.reason_to_stay), _MAX_REASON_LETTERS):
+                    print(f"kept: {visible(launch.record.folder)}: {reason}", file=sys.stderr)
         if dry_run:
             return session, found, {}, (0, 0)
-        if going and not common.yes and not await is_agreed():
-            raise Declined
+        if unneeded and not common.yes:
+            await confirm()
         records = session.launches.records
         reasons = {}
-        for one in going:
-            reasons[one.record.folder] = await remove_stored(session.store, records, one)
+        for launch in unneeded:
+            reasons[launch.record.folder] = await remove_stored(session.store, records, launch)
         # A folder that was removed by hand may have left its library.
         storage_root = session.launches.settings.site.storage_root
         libraries = await remove_unused_libraries(session.store, found, storage_root)
@@ -83,13 +83,14 @@ def run_prune(
     if form == "json":
         print_json(_answer(session, found, reasons, versions))
     elif not dry_run:
-        removed = [one for one in found if reasons.get(one.record.folder) == ""]
+        removed = [launch for launch in found if reasons.get(launch.record.folder) == ""]
         print(f"removed {counted(len(removed), 'folder')}: {_format_total(removed)}")
         if versions:
-            print(f"removed {counted(versions, 'unused version')} of the job library: {_size(kib)}")
+            unused = counted(versions, "unused version")
+            print(f"removed {unused} of the job library: {_format_size(kib)}")
     for folder, reason in reasons.items():
         if reason:
-            print(f"hpcdash: {visible(folder)} stays: {visible(reason)}", file=sys.stderr)
+            print_notes(f"{folder} stays: {reason}")
     sys.stdout.flush()
     if any(reasons.values()):
         sys.exit(EXIT_REFUSED)
@@ -125,20 +126,22 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
     rows: list[tuple[str, ...]] = [
         ("JOB", "NAME", "STATE", "ENDED", "SIZE", "FILES", "KEEP", "FOLDER", "")
     ]
-    for one in found:
-        ended = "" if one.ended_at is None else f"{format_age(max(0.0, now - one.ended_at))} ago"
-        files = "" if one.files is None else str(one.files)
-        record = one.record
+    for launch in found:
+        ended = ""
+        if launch.ended_at is not None:
+            ended = f"{format_age(max(0.0, now - launch.ended_at))} ago"
+        files = "" if launch.files is None else str(launch.files)
+        record = launch.record
         cells = (
             record.job_id or "?",
             record.name,
-            one.state,
+            launch.state,
             ended,
-            _size(one.kib),
+            _format_size(launch.kib),
             files,
             record.keep,
             record.folder,
-            clip(visible(one.reason_to_stay), _MAX_REASON_LETTERS),
+            clip(visible(launch.reason_to_stay), _MAX_REASON_LETTERS),
         )
         rows.append(cells)
     total = f"{counted(len(found), 'folder')}: {_format_total(found)}"
@@ -146,11 +149,12 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
 
 
 def _format_total(found: Sequence[StoredLaunch]) -> str:
-    files = sum(one.files or 0 for one in found)
-    return f"{_size(sum(one.kib or 0 for one in found))}, {counted(files, 'file')}"
+    files = sum(launch.files or 0 for launch in found)
+    kib = sum(launch.kib or 0 for launch in found)
+    return f"{_format_size(kib)}, {counted(files, 'file')}"
 
 
-def _size(kib: int | None) -> str:
+def _format_size(kib: int | None) -> str:
     return "" if kib is None else format_memory(kib << 10)
 
 
@@ -163,34 +167,33 @@ def _answer(
     """Build the JSON answer; `reasons` why a folder stays are None if none was to be removed."""
     now = session.store.clock.now()
     answer: dict[str, Any] = {
-        "schema": 1,
         **session.envelope(),
         "rejected_rows": 0,
-        "launches": [_as_json(one, now, reasons) for one in found],
+        "launches": [_as_json(launch, now, reasons) for launch in found],
     }
     if reasons is not None:
         answer["libraries_removed"] = removed_libraries
     return answer
 
 
-def _as_json(one: StoredLaunch, now: float, reasons: dict[str, str] | None) -> dict[str, Any]:
-    record = one.record
+def _as_json(launch: StoredLaunch, now: float, reasons: dict[str, str] | None) -> dict[str, Any]:
+    record = launch.record
     ended_at = None
     age_seconds = None
-    if one.ended_at is not None:
-        ended_at = format_utc(one.ended_at)
-        age_seconds = round(now - one.ended_at)
+    if launch.ended_at is not None:
+        ended_at = format_utc(launch.ended_at)
+        age_seconds = round(now - launch.ended_at)
     row: dict[str, Any] = {
         "job_id": record.job_id or None,
         "name": record.name,
         "folder": visible(record.folder),
-        "state": one.state,
+        "state": launch.state,
         "keep": record.keep,
         "ended_at": ended_at,
         "age_seconds": age_seconds,
-        "bytes": None if one.kib is None else one.kib << 10,
-        "files": one.files,
-        "kept_because": visible(one.reason_to_stay) or None,
+        "bytes": None if launch.kib is None else launch.kib << 10,
+        "files": launch.files,
+        "kept_because": visible(launch.reason_to_stay) or None,
     }
     if reasons is not None:
         row["removed"] = reasons.get(record.folder) == ""

@@ -21,7 +21,7 @@ from hpcdash.backends.queries import JobScope
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_text
+from hpcdash.cli.terminal import print_notes, print_text
 from hpcdash.domain.job_text import format_exit
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.text import clip, visible
@@ -179,11 +179,6 @@ class TerminalOutput:
         self._stream.flush()
 
 
-def report(text: str) -> None:
-    """Print a message to stderr."""
-    print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
-
-
 class LogFollower(FollowedFile):
     """Follows a file, and writes it to stdout."""
 
@@ -197,7 +192,7 @@ class LogFollower(FollowedFile):
     def report(self, text: str) -> None:
         """Print a message between two lines of the log."""
         self.output.end_line()
-        report(text)
+        print_notes(text)
 
     def move_to(self, file: LogFile, *, is_copy: bool = False) -> None:
         """Continue in another file: at the same offset of a copy, else from its start."""
@@ -236,7 +231,7 @@ class LogFollower(FollowedFile):
                 return 0
             if offset <= reach:
                 limit = f"{_SEARCHED_BYTES >> 20} MiB"
-                report(f"showing only the last {limit}; {lines} lines are longer")
+                print_notes(f"showing only the last {limit}; {lines} lines are longer")
                 return offset
             size = min(2 * size, LARGE_BYTES)
             begin = max(0, offset - size)
@@ -358,7 +353,7 @@ def run_log(
             return
         place = await _task_place(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
-            report(f"showing {place.row['id']}, the only task of array {job}")
+            print_notes(f"showing {place.row['id']}, the only task of array {job}")
         other = None
         if lists_logs or of is not None:
             others = await fetch_other_logs(store, place)
@@ -366,7 +361,7 @@ def run_log(
                 listed = [f"{visible(log.name)}  {visible(log.title)}\n" for log in others]
                 print_text("".join(listed))
                 if not others:
-                    report(f"job {job} has no logs besides its stdout and stderr")
+                    print_notes(f"job {job} has no logs besides its stdout and stderr")
                 return
             other = find_other_log(others, of or "")
             place = replace(place, files=other.files)
@@ -414,7 +409,7 @@ class _RunLog:
             state = "has not started"
             if not self._is_open:
                 state = "was never started: the allocation has ended"
-            report(f"run {self._number} of job {self._job} {state}")
+            print_notes(f"run {self._number} of job {self._job} {state}")
             return
         chunk = await file.read_end(SMALL_BYTES)
         if chunk.stat.problem:
@@ -436,7 +431,7 @@ class _RunLog:
         while self._run.started_at is None and self._is_open:
             if self._place != message:
                 message = self._place
-                report(f"run {self._number} {message}")
+                print_notes(f"run {self._number} {message}")
             await asyncio.sleep(_FIRST_STATE_SECONDS)
             await self._poll_slowly()
         self._pause_seconds = _FIRST_STATE_SECONDS
@@ -475,7 +470,7 @@ def _open_file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
     """Return the log file, and print a note if its path is uncertain."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
-        report(f"job {place.job_id} writes stderr to its stdout file")
+        print_notes(f"job {place.job_id} writes stderr to its stdout file")
     path = _path(files, err)
     if path is None:
         raise HpcdashError(
@@ -483,7 +478,7 @@ def _open_file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
             f"{visible(files.note) or 'it is not reported'}."
         )
     if files.note:
-        report(files.note)
+        print_notes(files.note)
     return store.log_file(path, files.host)
 
 
@@ -534,9 +529,9 @@ class _JobLog:
             else:
                 if self._state in WAITING:
                     state = f"job {self._place.job_id} is {self._state}"
-                    report(f"{state}: this log is from an earlier run")
+                    print_notes(f"{state}: this log is from an earlier run")
                 if self._file.host:
-                    report(f"read from {self._file.place}")
+                    print_notes(f"read from {self._file.place}")
                 await self._tail.show_last(chunk, lines)
             if follows:
                 await self._tail.follow(self._is_over)
@@ -546,10 +541,10 @@ class _JobLog:
     async def _wait_for_file(self, check: FileStat) -> None:
         """Wait until the file of an unfinished job exists and its node is reached."""
         if check.is_unreached:
-            report(f"{self._stream}: {check.problem}; waiting for it")
+            print_notes(f"{self._stream}: {check.problem}; waiting for it")
         elif check.is_missing:
             why = f"the job is {self._state}" if self._state in WAITING else check.problem
-            report(f"{self._stream} will be in {self._file.place}: {why}; waiting for it")
+            print_notes(f"{self._stream} will be in {self._file.place}: {why}; waiting for it")
         else:
             raise self._unreadable(check)
         while True:

@@ -55,10 +55,9 @@ def _complete(
 
 
 class _Commands(Commands):
-    """Commands other than the dashboard, loaded when one is named, or for help.
+    """Commands other than the dashboard, loaded when a command is named, or for help.
 
-    It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it
-    prints a line.
+    A closed pipe and ctrl+c are hidden from click, which would exit with 1 and print a line.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -87,7 +86,7 @@ class _Commands(Commands):
 
 
 def version_text() -> str:
-    """`hpcdash 0.1.0 (build 0a1b2c3d of 2026-11-26), Python 3.11.2`"""
+    """Format `hpcdash 0.1.0 (build 0a1b2c3d of 2026-11-26), Python 3.11.2`."""
     try:
         commit, date = _BUILD_FILE.read_text("ascii").split()
         build = f"build {commit} of {date}"
@@ -111,7 +110,7 @@ def cli(context: click.Context, common: CommonOptions) -> None:
     """
     context.obj = common
     if context.invoked_subcommand in (None, "replay", "demo"):
-        # Collections while all is loaded take a tenth of the start; the app turns them on.
+        # Garbage collections take a tenth of the start; the app enables them.
         gc.disable()
     _import_numpy()
     if context.invoked_subcommand is None:
@@ -158,8 +157,7 @@ check_arguments(cli, _complete)
 def _import_numpy() -> None:
     """Load numpy, which pyarrow needs, without a thread for each core of the login node.
 
-    The threads are for products of matrices, which hpcdash has none of; each spins for a while when
-    it starts.
+    The threads multiply matrices, which hpcdash never does; each spins for a while when it starts.
     """
     if "OPENBLAS_NUM_THREADS" in os.environ:
         return
@@ -167,14 +165,12 @@ def _import_numpy() -> None:
     try:
         import_module("numpy")
     finally:
-        # Child processes have their own matrices.
+        # A child process may multiply matrices.
         del os.environ["OPENBLAS_NUM_THREADS"]
 
 
 def _is_source_tree() -> bool:
-    """Whether hpcdash runs from a checkout or an editable install, where its developer reads the
-    traceback.
-    """
+    """Return whether hpcdash runs from a checkout, where a developer reads the traceback."""
     return (Path(__file__).parents[2] / "pyproject.toml").is_file()
 
 
@@ -186,19 +182,19 @@ def _has_current_folder() -> bool:
     return True
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     for number, line in enumerate(text.splitlines()):
         print(("hpcdash: " if number == 0 else "  ") + visible(line), file=sys.stderr)
 
 
 def _discard_output() -> None:
-    """Let what is left go nowhere: Python would complain again when it flushes stdout at exit."""
+    """Discard unwritten output, or Python's flush of stdout at exit would fail again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _replace_unwritable_letters() -> None:
-    """Write ? for a letter that the encoding of stdout lacks. stderr escapes it by default."""
+    """Write ? for a character that the encoding of stdout lacks. stderr escapes it by default."""
     stdout = sys.stdout
     # Python's surrogateescape writes the bytes of an odd file name, but no letter beyond the
     # encoding.
@@ -210,9 +206,9 @@ def _replace_unwritable_letters() -> None:
 
 
 def main() -> None:
-    """The entry point; ends the process with the contract's exit status."""
-    # A shell's `>&-` leaves none: what would be written goes nowhere then, and not into the next
-    # file that is opened.
+    """Run the program, and end the process with the documented exit status."""
+    # A shell's `>&-` closes a stream: its output is discarded, or it would go to the next file
+    # that is opened.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -220,7 +216,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    database.listen(_complain)
+    database.listen(_print_error)
     try:
         cli.main(standalone_mode=False, complete_var="_HPCDASH_COMPLETE")
         sys.stdout.flush()
@@ -228,7 +224,7 @@ def main() -> None:
     except HpcdashError as error:
         if debug:
             log_traceback(error)
-        _complain(str(error))
+        _print_error(str(error))
         status = error.exit_status
     except click.exceptions.Exit as error:
         status = error.exit_code
@@ -238,11 +234,11 @@ def main() -> None:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        # It repeats arguments of the command line, and a glob may have put any file's name there.
+        # It repeats arguments, and a glob may have added the name of any file.
         sys.stderr.write(visible_text(shown.getvalue()))
         status = EXIT_USAGE
     except (click.Abort, _Interrupted, KeyboardInterrupt):
-        _complain("interrupted")
+        _print_error("interrupted")
         status = _INTERRUPTED
     except (BrokenPipeError, _PipeClosed):
         # The reader has enough.
@@ -251,20 +247,20 @@ def main() -> None:
     except Exception as error:
         path = log_traceback(error) if debug else None
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
-            _complain(
+            _print_error(
                 f"could not write the output: {error.strerror}\nCheck the free space on its disk."
             )
             _discard_output()
         elif isinstance(error, FileNotFoundError) and not _has_current_folder():
-            _complain("the current folder no longer exists\nGo to another one: cd")
+            _print_error("the current folder no longer exists\nGo to another one: cd")
         else:
-            _complain(f"internal error of hpcdash: {type(error).__name__}: {error}")
+            _print_error(f"internal error of hpcdash: {type(error).__name__}: {error}")
             if _is_source_tree():
                 import traceback
 
                 sys.stderr.write(visible_text("".join(traceback.format_exception(error))))
             else:
-                _complain(
+                _print_error(
                     f"the traceback is in {path}"
                     if path
                     else "run it again with --debug to write the traceback to its log file"

@@ -23,9 +23,9 @@ from rich.style import Style
 from hpcdash.assembly import chosen_clusters
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
-from hpcdash.cli.log import color_system, report
+from hpcdash.cli.log import color_system
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import ByteStream, stdout
+from hpcdash.cli.terminal import ByteStream, print_notes, stdout
 from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
@@ -122,7 +122,7 @@ def run_metrics(
             is_limited = is_chart and not follow
             is_whole = await run.read_whole(progressed, CHART_SECONDS if is_limited else None)
         if not is_whole and run.run.names:
-            report(f"the newest {_format_progress(run)} were read; --format csv reads all")
+            print_notes(f"the newest {_format_progress(run)} were read; --format csv reads all")
         await asyncio.to_thread(output.write)
 
     async def guarded(session: ClusterSession) -> None:
@@ -175,7 +175,7 @@ class _Output:
         if not run.run.names:
             raise HpcdashError(_nothing(run), _next_step(run, self._session.name))
         if run.problem:
-            report(run.problem)
+            print_notes(run.problem)
         if self.rows is not None and self.rows.has_begun:
             self.write_new(is_end=True)
             return
@@ -205,7 +205,7 @@ class _Output:
             with contextlib.suppress(HpcdashError):
                 names = self._names()
                 for text in rows.left_out(run, names):
-                    report(text)
+                    print_notes(text)
                 _print(stdout(), rows.new_rows(run, names, is_end=is_end))
 
     def redraw(self) -> None:
@@ -300,7 +300,7 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
             if run.problem != reported:
                 reported = run.problem
                 if reported:
-                    report(reported)
+                    print_notes(reported)
             is_new = woken.is_set()
             woken.clear()
             if is_new and output.is_screen:

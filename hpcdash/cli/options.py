@@ -1,6 +1,4 @@
-"""The options every command takes, before or after its name, and what no option or argument may
-be.
-"""
+"""The options that every command takes, before or after its name, and checks of all arguments."""
 
 from __future__ import annotations
 
@@ -22,34 +20,25 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Output form of rows.
-ROW_FORMATS = click.Choice(["table", "json", "csv"])
 # No filter leaves nothing out, and a job's script may be given empty arguments.
 _MAY_BE_EMPTY = ("--filter", "arguments")
 
 
 class CommonOptions(ClusterChoice, frozen=True):
-    """Options that every command takes; None and False where they were not given."""
+    """Options that every command takes; None and False by default."""
 
     yes: bool = False
     debug: bool = False
 
     def over(self, earlier: CommonOptions) -> CommonOptions:
         """Return these options, completed by those given earlier on the line."""
-        reported = {name: value for name, value in asdict(self).items() if value}
-        return replace(earlier, **reported)
+        given = {name: value for name, value in asdict(self).items() if value}
+        return replace(earlier, **given)
 
     def check(self) -> None:
-        """Raises UsageError where two options contradict each other."""
-        chosen = [
-            name
-            for name, value in (
-                ("--cluster", self.cluster),
-                ("--ssh", self.ssh),
-                ("--local", self.local),
-            )
-            if value
-        ]
+        """Raise UsageError if two options contradict each other."""
+        choices = {"--cluster": self.cluster, "--ssh": self.ssh, "--local": self.local}
+        chosen = [name for name, value in choices.items() if value]
         if self.url and (self.cluster or self.local):
             raise UsageError(f"{chosen[0]} cannot be used with a URL", "Use only one of them.")
         if len(chosen) > 1:
@@ -59,44 +48,46 @@ class CommonOptions(ClusterChoice, frozen=True):
 
 
 class _CommonOption(click.Option):
-    """Described once, by `hpcdash --help`."""
+    """Option that only `hpcdash --help` describes."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
 def common_options(function: F) -> F:
-    """Adds the common options to a click command; its function takes them as one CommonOptions,
-    `common`.
-    """
-    _common = partial(click.option, cls=_CommonOption)
+    """Add the common options to a click command, whose function gets them as `common`."""
+    common_option = partial(click.option, cls=_CommonOption)
     options = [
-        _common("--cluster", metavar="NAME", help="Cluster of the configuration."),
-        _common(
+        common_option("--cluster", metavar="NAME", help="Cluster of the configuration."),
+        common_option(
             "--ssh",
             metavar="[USER@]HOST[:PORT]",
             help="Login node, or a Host of ~/.ssh/config.",
         ),
-        _common("--local", is_flag=True, help="The scheduler of this machine."),
+        common_option("--local", is_flag=True, help="The scheduler of this machine."),
         *(
-            _common(f"--{name}", metavar="URL", help=f"URL of a {name.capitalize()} dashboard.")
+            common_option(
+                f"--{name}", metavar="URL", help=f"URL of a {name.capitalize()} dashboard."
+            )
             for name in registry.OVER_HTTP
         ),
-        _common(
+        common_option(
             "--backend",
             type=click.Choice([*registry.NAMES, "local"]),
             metavar="NAME",
             help=f"{', '.join(registry.NAMES)} or local [default: detected]",
         ),
-        _common(
+        common_option(
             "--config",
             type=click.Path(path_type=Path),
             metavar="FILE",
             help="Configuration file.",
         ),
-        _common("--yes", is_flag=True, help="Skip confirmations."),
-        _common("--read-only", is_flag=True, help="Refuse every action that changes something."),
-        _common("--debug", is_flag=True, help="Write tracebacks to the log file."),
+        common_option("--yes", is_flag=True, help="Skip confirmations."),
+        common_option(
+            "--read-only", is_flag=True, help="Refuse every action that changes something."
+        ),
+        common_option("--debug", is_flag=True, help="Write tracebacks to the log file."),
     ]
 
     @click.pass_context
@@ -127,39 +118,38 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def check_arguments(command: click.Command, complete: Complete) -> None:
-    """Have a command, and those below it, raise UsageError for each empty word given to an option
-    or argument.
+    """Have a command and its subcommands raise UsageError for each empty option or argument.
 
     `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait.
-    `complete` gives a shell what a word may become.
+    `complete` returns the completions for a shell.
     """
     for parameter in command.params:
         if isinstance(parameter.type, click.types.StringParamType | click.Path):
-            parameter.type = _Word(
+            parameter.type = _CheckedType(
                 parameter.type, complete, may_be_empty=bool({*parameter.opts} & {*_MAY_BE_EMPTY})
             )
     if isinstance(command, click.Group):
-        for below in command.commands.values():
-            check_arguments(below, complete)
+        for subcommand in command.commands.values():
+            check_arguments(subcommand, complete)
 
 
-class _Word(click.ParamType):  # type: ignore[type-arg]
-    """Another type, without the empty word unless that may be; a default may be empty.
+class _CheckedType(click.ParamType):  # type: ignore[type-arg]
+    """Type of text that a shell can complete, and that may only be empty by default.
 
-    A shell can complete it.
+    `may_be_empty` allows any empty text.
     """
 
     def __init__(
         self,
-        of: click.types.StringParamType | click.Path,
+        base: click.types.StringParamType | click.Path,
         complete: Complete,
         *,
         may_be_empty: bool,
     ) -> None:
-        self._of = of
+        self._base = base
         self._complete = complete
         self._may_be_empty = may_be_empty
-        self.name = of.name
+        self.name = base.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         assert ctx is not None
@@ -171,24 +161,24 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
             and not is_default
             and not self._may_be_empty
         ):
-            named = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
             raise UsageError(
-                f"{named} is empty",
+                f"{name} is empty",
                 "Is a shell variable unset? Give the option a value, or omit it.",
             )
-        return self._of.convert(value, param, ctx)
+        return self._base.convert(value, param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return self._complete(ctx, param, incomplete) or self._of.shell_complete(
+        return self._complete(ctx, param, incomplete) or self._base.shell_complete(
             ctx, param, incomplete
         )
 
 
 def named_jobs(parts: Sequence[str]) -> tuple[str, ...]:
-    """The ids that arguments name, each once; raises UsageError."""
+    """Return the IDs in arguments, each once. Raises UsageError."""
     try:
-        return tuple(dict.fromkeys(job_id for word in parts for job_id in named_ids(word)))
+        return tuple(dict.fromkeys(job_id for part in parts for job_id in named_ids(part)))
     except BadJobId as error:
         raise UsageError(str(error)) from None

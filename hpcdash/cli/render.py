@@ -6,7 +6,6 @@ Queries no cluster.
 from __future__ import annotations
 
 import hashlib
-import sys
 
 from msgspec.structs import replace
 
@@ -16,9 +15,8 @@ from hpcdash.backends.script.call import call_names
 from hpcdash.backends.script.folder import CODE_FOLDER, LIBRARY_NAME, SECRETS_NAME, staged_name
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import read_source
-from hpcdash.cli.terminal import print_text
+from hpcdash.cli.terminal import print_notes, print_text
 from hpcdash.config.queue_defaults import with_queue_defaults
-from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.code_files import find_code_files
 
@@ -45,9 +43,9 @@ def run_render(
     requested = with_queue_defaults(source.request, site.launch.queues, ())
     root = storage_root if storage_root is not None else requested.site.storage_root
     uid = hashlib.sha256(source.text.encode()).hexdigest()[:_UID_LETTERS]
-    asides = []
+    notes = []
     if requested.slots and requested.slot_type is None:
-        asides.append(
+        notes.append(
             'slots are assumed to be GPUs, as no cluster is queried; set slot_type = "cpu" for CPU '
             "cores"
         )
@@ -57,40 +55,39 @@ def run_render(
             place = Place(uid, f"{root.rstrip('/')}/{folder_name(requested, uid)}")
         except UsageError as error:
             raise source.placed(error) from None
-        asides.append(
+        notes.append(
             f"its files and logs go to {place.folder}: create that folder on the cluster before "
             "you submit"
         )
         if secrets := ", ".join(secret_variables(requested)):
-            asides.append(
+            notes.append(
                 f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit "
                 "creates"
             )
         if has_library(requested, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
-            asides.append(
+            notes.append(
                 f"it imports hpcdash.job from {path}: create that file with python -m "
                 "hpcdash.job.zip"
             )
         if requested.call is not None and (names := call_names(requested.call)):
-            asides.append(
+            notes.append(
                 f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash "
                 "submit creates"
             )
     else:
-        asides.append("its logs go to the folder you submit it from (--storage-root changes that)")
+        notes.append("its logs go to the folder you submit it from (--storage-root changes that)")
     if source.script is not None:
         name = staged_name(source.script.name, requested.site.run_as)
         staged = f"{place.folder}/{name}" if root else str(source.script)
         place = replace(place, script=staged)
-        asides.append(f"it runs {staged}, which must exist on the cluster")
+        notes.append(f"it runs {staged}, which must exist on the cluster")
     try:
         if requested.files:
             code = find_code_files(requested.files, source.folder, site.launch.files_limit)
-            asides += [*code.notes, f"hpcdash submit copies them to {place.folder}/{CODE_FOLDER}"]
+            notes += [*code.notes, f"hpcdash submit copies them to {place.folder}/{CODE_FOLDER}"]
         script = writer.batch_script(requested, place)
     except UsageError as error:
         raise source.placed(error) from None
-    for text in (*script.warnings, *asides):
-        print(f"hpcdash: {visible(text)}", file=sys.stderr)
+    print_notes(*script.warnings, *notes)
     print_text(script.text)

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import chosen_clusters
 from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.ending import ends_silently, run_async
+from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import print_notes
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.transport.prompter import TerminalPrompter
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 
@@ -102,7 +103,7 @@ def _run_api(
             "hpcdash serve --api needs aiohttp", "Install it: pip install 'hpcdash[api]'"
         )
     settings = load_settings(common.config)
-    cluster = chosen_clusters(common, settings)[0]
+    clusters = chosen_clusters(common, settings)[:1]
     from hpcdash.web.api.server import ApiServer
     from hpcdash.web.api.tokens import Tokens
 
@@ -112,8 +113,7 @@ def _run_api(
     is_read_only = common.read_only or settings.read_only
 
     async def serve(listening: socket.socket, address: str) -> None:
-        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
-        try:
+        async with open_sessions(clusters, settings) as [session]:
             # A login may need a person, who is present now.
             await session.store.open(force=True)
             report = partial(_report, has_log=common.debug)
@@ -128,8 +128,6 @@ def _run_api(
                 await asyncio.Event().wait()
             finally:
                 await server.stop()
-        finally:
-            await session.store.close()
 
     with ends_silently(), _listening(port or 0, socket_path) as (listening, address, _):
         if socket_path is not None:
@@ -139,14 +137,13 @@ def _run_api(
 
 def _report(error: Exception, *, has_log: bool) -> None:
     if isinstance(error, HpcdashError):
-        message = visible(f"{error.message}. {error.next_step}")
+        message = f"{error.message}. {error.next_step}"
     else:
-        path = log_traceback(error) if has_log else None
         where = "--debug writes the traceback to the log file"
-        if path:
+        if has_log and (path := log_traceback(error)):
             where = f"the traceback is in {path}"
         message = f"something went wrong: {type(error).__name__}; {where}"
-    print(f"hpcdash: {message}", file=sys.stderr, flush=True)
+    print_notes(message)
 
 
 def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`hpcdash storage`: what is used and free on file systems, and of quotas."""
+"""`hpcdash storage`: use of file systems and quotas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def run_storage(common: CommonOptions, paths: Sequence[str], form: str) -> None:
         return Snapshot(Kind.MINE, table, session.store.clock.now()), session
 
     snapshot, session = with_session(common, work)
-    backend = session.store.backend.name
-    print_table(STORAGE, snapshot, form, cluster=session.name, backend=backend)
+    print_table(STORAGE, snapshot, form, session)
     if snapshot.table["problem"].null_count < snapshot.table.num_rows:
         sys.exit(EXIT_REFUSED)

@@ -23,7 +23,7 @@ from hpcdash.backends.script.body import has_interpreter
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_json, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.document import decode, shown_path
 from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, Problem
@@ -39,7 +39,6 @@ from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     ConfigError,
-    Declined,
     HpcdashError,
     UsageError,
     without_env,
@@ -346,9 +345,9 @@ async def _with_best_place(
     parts += [f"account {place.account}"] if place.account else []
     parts += [f"QoS {place.qos}"] if place.qos else []
     estimate = f" (estimate: {place.estimated_by})" if place.estimated_by else ""
-    print_sentences(f"{', '.join(parts)}: starts {start}{estimate}; {place.reason}")
-    if not is_agreed_to and not await is_agreed():
-        raise Declined
+    print_notes(f"{', '.join(parts)}: starts {start}{estimate}; {place.reason}")
+    if not is_agreed_to:
+        await confirm()
     if isinstance(submission, RequestSubmission):
         request = shape.request_at(place, None)
         text = request_text(request, site=session.launches.settings.site)
@@ -376,11 +375,9 @@ async def _run_dry(
 ) -> None:
     """Print a plan without running it."""
     planned = await submission.plan(session, (), None)
-    print_sentences(*planned.notes)
+    print_notes(*planned.notes)
     if chain > 1:
-        print_sentences(
-            f"the first of a chain of {chain}: each job waits for the previous one to end"
-        )
+        print_notes(f"the first of a chain of {chain}: each job waits for the previous one to end")
     if form != "json":
         print_dry(planned, in_full=in_full)
         return
@@ -403,7 +400,7 @@ def _warn_unsettled(session: ClusterSession) -> None:
     entries = unsettled_today(session.store, session.actions.journal)
     names = [name for entry in entries for name in entry.job_ids]
     if names:
-        print_sentences(
+        print_notes(
             f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
             "--settle searches for it"
         )
@@ -473,16 +470,16 @@ class SubmissionRun:
         try:
             if count > 1:
                 outcomes = await launches.submit_chain(
-                    self._plan, actions, count, self._report_result, print_sentences
+                    self._plan, actions, count, self._report_result, print_notes
                 )
-                print_sentences(format_chain(outcomes, count))
+                print_notes(format_chain(outcomes, count))
                 return outcomes
-            result = await launches.submit(await self._plan(()), actions, print_sentences)
-            print_sentences(result.journal_problem)
+            result = await launches.submit(await self._plan(()), actions, print_notes)
+            print_notes(result.journal_problem)
             await self._report_result(0, result)
         except asyncio.CancelledError:
             if self.planned is not None and self.planned.folder:
-                print_sentences(
+                print_notes(
                     f"interrupted; staged files are in {self.planned.folder}, and the journal "
                     "shows what was sent"
                 )
@@ -493,7 +490,7 @@ class SubmissionRun:
         planned = await self._submission.plan(self._session, after, self.planned)
         self.planned = planned
         # Notes that all links of a chain share are printed once.
-        print_sentences(*(note for note in planned.notes if note not in self._notes))
+        print_notes(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
         print_commands("submit", self._session.name, planned.plan)
         return planned
@@ -502,7 +499,7 @@ class SubmissionRun:
         number, message = _parts(result.outcome)
         if number and self._prints:
             print(visible(number), flush=True)
-        print_sentences(message, result.message)
+        print_notes(message, result.message)
         if result.outcome.done and not self._is_remembered:
             self._is_remembered = True
             await self._remember()
@@ -522,7 +519,7 @@ class SubmissionRun:
                 Recents(folder).remember, store.name, *recent, store.clock.now()
             )
         except StateUnusable as error:
-            print_sentences(f"it was not saved as a recent submission: {error.message}")
+            print_notes(f"it was not saved as a recent submission: {error.message}")
 
 
 def print_commands(verb: str, cluster: str, plan: Plan) -> None:
@@ -536,13 +533,6 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
     if not outcome.done:
         return "", outcome.text
     return outcome.new_job, outcome.text.partition("; ")[2] if outcome.new_job else outcome.text
-
-
-def print_sentences(*sentences: str) -> None:
-    """Print non-empty sentences to stderr, one per line."""
-    for text in sentences:
-        if text:
-            print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 
 def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) -> dict[str, Any]:
@@ -559,7 +549,7 @@ def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) ->
 
 
 def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
-    print_json({"schema": 1, **session.envelope(time.time()), **answer})
+    print_json({**session.envelope(time.time()), **answer})
 
 
 def print_dry(planned: SubmissionPlan, *, in_full: bool = False) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import getpass
 import grp
 import pwd
-import sys
 
 from hpcdash.assembly import EMBEDDED, ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_text
+from hpcdash.cli.terminal import print_notes, print_text
 from hpcdash.errors import UsageError
 from hpcdash.private_files import find_weak_spot
 from hpcdash.services.submit.sudoers import program_text, sudoers_text
@@ -54,22 +53,19 @@ def run_sudoers(
             "no group given",
             "Use --group GROUP; the account can then run any program as the group's members.",
         )
-    made_for = scheduler_for(scheduler, site.cluster)
+    backend = scheduler_for(scheduler, site.cluster)
     login = account or _login(site)
     folder = bin_folder or site.cluster.path.partition(":")[0]
     if not account:
-        print(f"hpcdash: using the account {login} (--account changes it)", file=sys.stderr)
+        print_notes(f"using the account {login} (--account changes it)")
     if not folder:
-        folder = made_for.probe.usual_folder
-        print(
-            f"hpcdash: {made_for.name}'s commands are assumed to be in {folder} (--bin changes it)",
-            file=sys.stderr,
-        )
+        folder = backend.probe.usual_folder
+        print_notes(f"{backend.name}'s commands are assumed to be in {folder} (--bin changes it)")
     text = sudoers_text(
         login,
         group,
         bin_folder=folder.rstrip("/"),
-        commands=made_for.probe.delegated_commands,
+        commands=backend.probe.delegated_commands,
         storage_root=root,
         launch_program=site.launch.launch_program,
         env_file=env_file or "",
@@ -109,22 +105,21 @@ def _warn_system_accounts(group: str) -> None:
     try:
         found = grp.getgrnam(group)
     except KeyError:
-        print(f"hpcdash: this machine has no group {group}", file=sys.stderr)
+        print_notes(f"this machine has no group {group}")
         return
     members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid} | set(
         found.gr_mem
     )
-    odd = []
+    system_accounts = []
     for name in sorted(members):
         try:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError:
             continue
         if 0 < uid < _MIN_UID:
-            odd.append(f"{name} (uid {uid})")
-    if odd:
-        print(
-            f"hpcdash: the members of {group} include system accounts, and the rules allow them: "
-            f"{', '.join(odd)}. Remove them from the group, or use another group.",
-            file=sys.stderr,
+            system_accounts.append(f"{name} (uid {uid})")
+    if system_accounts:
+        print_notes(
+            f"the members of {group} include system accounts, and the rules allow them: "
+            f"{', '.join(system_accounts)}. Remove them from the group, or use another group."
         )

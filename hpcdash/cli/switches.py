@@ -10,12 +10,17 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.cli.actions import format_jobs, refuse_unnamed_cluster
+from hpcdash.cli.actions import (
+    exit_status,
+    format_jobs,
+    outcome_entries,
+    refuse_read_only,
+    refuse_unnamed_cluster,
+)
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import can_prompt, is_agreed, print_json, require_prompt
+from hpcdash.cli.terminal import can_prompt, confirm, print_json, print_notes, require_prompt
 from hpcdash.config.read import load_settings
-from hpcdash.config.settings import Settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import format_folder, format_shared
@@ -23,9 +28,6 @@ from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import (
-    EXIT_REFUSED,
-    EXIT_UNREACHABLE,
-    Declined,
     HpcdashError,
     NoSuchJob,
     UsageError,
@@ -101,14 +103,10 @@ def _write_json(
     session: ClusterSession,
 ) -> None:
     answer: dict[str, Any] = {
-        "schema": 1,
         **session.envelope(),
         "kind": str(kind),
         "switches": [_as_json(tracker) for tracker in trackers],
-        "results": [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-            for outcome in outcomes
-        ],
+        "results": outcome_entries(outcomes),
     }
     print_json(answer)
 
@@ -168,7 +166,7 @@ def run_switch(
     settings = load_settings(common.config)
     action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
     if action in ("drop", "clear"):
-        _refuse_read_only(common, settings, kind)
+        refuse_read_only(common, settings, f"{kind}-switch", "--status still works.")
     needs_confirmation = kind is SwitchKind.KILL and action == "drop" and not common.yes
     job_ids = named_jobs(jobs)
     if needs_confirmation:
@@ -190,8 +188,8 @@ def run_switch(
                 announce(tracker, plan, session, debug=common.debug)
             is_doubtful = action == "clear" and any(tracker.doubt for tracker, _ in plans)
             prompts = needs_confirmation or (is_doubtful and not common.yes)
-            if prompts and plans and not await is_agreed():
-                raise Declined
+            if prompts and plans:
+                await confirm()
             for tracker, plan in plans:
                 outcomes += await _run(tracker, plan)
         return trackers, outcomes, session
@@ -202,17 +200,8 @@ def run_switch(
     else:
         _write_text(trackers, outcomes, is_status=action == "status")
     sys.stdout.flush()
-    results = {outcome.done for outcome in outcomes}
-    if results - {True}:
-        sys.exit(EXIT_UNREACHABLE if None in results else EXIT_REFUSED)
-
-
-def _refuse_read_only(common: CommonOptions, settings: Settings, kind: SwitchKind) -> None:
-    if common.read_only or settings.read_only:
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(
-            f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
-        )
+    if exit_code := exit_status(outcomes):
+        sys.exit(exit_code)
 
 
 def _write_text(
@@ -255,10 +244,7 @@ async def _fetch_everyone(session: ClusterSession) -> None:
     try:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
-        print(
-            f"hpcdash: could not search for other jobs that use it: {visible(error.message)}",
-            file=sys.stderr,
-        )
+        print_notes(f"could not search for other jobs that use it: {error.message}")
 
 
 async def _find_switches(
@@ -331,8 +317,7 @@ async def _run(tracker: SwitchTracker, plan: Plan) -> list[Outcome]:
     """Run the plan; a cleared switch that had no effect yet is reported."""
     unseen = "" if plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH) else tracker.unseen
     outcomes, problems = await tracker.run(plan)
-    for problem in problems:
-        print(f"hpcdash: {visible(problem)}", file=sys.stderr)
+    print_notes(*problems)
     return [
         replace(outcome, text=f"{outcome.text}; {unseen}") if outcome.done and unseen else outcome
         for outcome in outcomes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -13,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.cli.terminal import ByteStream
+from hpcdash.cli.terminal import JSON_SCHEMA, ByteStream, stdout, terminal_width
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_text import queue_note
@@ -26,11 +27,9 @@ from hpcdash.errors import UsageError
 UNKNOWN = "-"
 _GAP = "  "
 _NARROWEST_TEXT = 8
-# Without a terminal; a name of PBS may have 230 letters, and its column would be as wide in every
-# line.
+# Without a terminal; a PBS name of 230 letters would widen every line.
 _WIDEST_TEXT = 64
-JSON_SCHEMA = 1
-# Rows turned into text at a time: memory stays small however long the queue.
+# Rows formatted at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192
 
 
@@ -40,6 +39,24 @@ class _Column(Struct):
     cells: list[str]
     is_number: bool
     width: int = 0
+
+
+def print_rows(
+    spec: TableSpec, table: pa.Table, form: str, *, utc_now: float, columns: Sequence[str] = ()
+) -> None:
+    """Print rows on stdout: with `form` csv all public columns, else `columns` as aligned text."""
+    if form == "csv":
+        write_csv(spec.public_names, table, stdout())
+        return
+    write_table(
+        spec,
+        table,
+        sys.stdout.buffer,
+        utc_now=utc_now,
+        columns=columns,
+        width=terminal_width(),
+        encoding=sys.stdout.encoding,
+    )
 
 
 def write_table(
@@ -52,14 +69,14 @@ def write_table(
     width: int | None = None,
     encoding: str = "utf-8",
 ) -> None:
-    """Write a heading and a line a row, aligned, and flush.
+    """Write a heading and a line per row, aligned, and flush.
 
-    `columns` are those of the table, by default the ones it prints, and of queues `note` where
-    there is one; others raise UsageError. `width` is a terminal's columns: text is cut with `…`,
-    then columns left out, but never the id or the state, and of ids the PBS server where all name
-    one. None is a pipe or a file: text is cut at 64 columns, but in the id, the state and the last
-    column. `utc_now` (epoch in seconds, or datetime) is what ages count from. Text is made visible;
-    what `encoding` lacks becomes '?'. BrokenPipeError is the caller's.
+    `columns` are those that the table prints by default, and for queues `note` if a queue has one;
+    unknown names raise UsageError. `width` is a terminal's columns: text is cut with `…`, then
+    columns are left out, but never the ID or the state; IDs lose the PBS server if all name the
+    same. If it is None, for a pipe or a file, text is cut at 64 columns, except the ID, the state
+    and the last column. Ages count from `utc_now` (epoch in seconds, or datetime). Text is made
+    visible; characters that `encoding` lacks become '?'. The caller handles BrokenPipeError.
     """
     requested = tuple(columns) or spec.printed or spec.shown
     now_epoch = utc_now.timestamp() if isinstance(utc_now, datetime) else utc_now
@@ -78,9 +95,8 @@ def write_table(
         table = table.set_column(table.column_names.index("id"), "id", shortened(table["id"]))
     whole = [_column(spec, table, name, now_epoch) for name in requested]
     fitted = _bounded(whole, spec) if width is None else _fitted(whole, width, spec)
-    lines = map(
-        _GAP.join, zip(*map(_aligned, fitted, [*[False] * (len(fitted) - 1), True]), strict=True)
-    )
+    aligned = [_aligned(column, is_last=column is fitted[-1]) for column in fitted]
+    lines = map(_GAP.join, zip(*aligned, strict=True))
     out.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace"))
     out.flush()
 
@@ -92,7 +108,7 @@ def _column(spec: TableSpec, table: pa.Table, name: str, now_epoch: float) -> _C
         is_number = False
     else:
         array = as_array(table[shown.key])
-        show, is_number = _shower(shown.key, array.type, now_epoch)
+        format_value, is_number = _formatter(shown.key, array.type, now_epoch)
         if shown.text is not None:
             rows = table.select(shown.inputs or table.column_names).to_pylist()
             cells = [visible(shown.text(row)) or UNKNOWN for row in rows]
@@ -101,7 +117,9 @@ def _column(spec: TableSpec, table: pa.Table, name: str, now_epoch: float) -> _C
             cells = [
                 UNKNOWN
                 if pair == (None, None)
-                else "/".join(UNKNOWN if amount is None else show(amount) for amount in pair)
+                else "/".join(
+                    UNKNOWN if amount is None else format_value(amount) for amount in pair
+                )
                 for pair in pairs
             ]
         else:
@@ -109,19 +127,19 @@ def _column(spec: TableSpec, table: pa.Table, name: str, now_epoch: float) -> _C
                 array = array.cast(pa.timestamp("s", tz=array.type.tz), safe=False).cast(pa.int64())
             elif pa.types.is_dictionary(array.type):
                 array = array.dictionary_decode()
-            cells = _cells(array.to_pylist(), show)
+            cells = _cells(array.to_pylist(), format_value)
     heading = shown.heading or shown.name.upper()
     return _Column(shown.name, heading, cells, is_number, max(map(cell_width, {heading, *cells})))
 
 
-def _cells(values: list[Any], show: Callable[[Any], str]) -> list[str]:
-    # Most columns hold few distinct values: each is put into words once.
+def _cells(values: list[Any], format_value: Callable[[Any], str]) -> list[str]:
+    # Most columns have few distinct values: each is formatted once.
     keys = [tuple(value) if isinstance(value, list) else value for value in values]
-    texts = {key: UNKNOWN if key is None else show(key) or UNKNOWN for key in set(keys)}
+    texts = {key: UNKNOWN if key is None else format_value(key) or UNKNOWN for key in set(keys)}
     return [texts[key] for key in keys]
 
 
-def _shower(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[Any], str], bool]:
+def _formatter(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[Any], str], bool]:
     """Return a formatter for a column's values, and whether they are aligned right like numbers."""
     if pa.types.is_timestamp(kind):
         return lambda epoch: _from_now(epoch - now_epoch), True
@@ -143,7 +161,7 @@ def _from_now(seconds: float) -> str:
 
 
 def _bounded(columns: list[_Column], spec: TableSpec) -> list[_Column]:
-    """All of the columns; what the last is widens no line but its own."""
+    """Return all columns, limited in width but for the last, which widens only its own lines."""
     for column in columns[:-1]:
         if not column.is_number and column.name not in spec.whole:
             column.width = min(column.width, _WIDEST_TEXT)
@@ -151,7 +169,7 @@ def _bounded(columns: list[_Column], spec: TableSpec) -> list[_Column]:
 
 
 def _fitted(columns: list[_Column], width: int, spec: TableSpec) -> list[_Column]:
-    """The columns that find room, with the widths they get."""
+    """Return the columns that fit into `width`, with their widths."""
     remaining = list(columns)
     while True:
         room = width - len(_GAP) * (len(remaining) - 1)
@@ -159,9 +177,9 @@ def _fitted(columns: list[_Column], width: int, spec: TableSpec) -> list[_Column
         spare = [column for column in remaining if column.name not in spec.whole]
         if narrowest <= room or not spare:
             break
-        unwanted = {column.name: column for column in spare}
+        by_name = {column.name: column for column in spare}
         remaining.remove(
-            next((unwanted[name] for name in spec.dropped if name in unwanted), spare[-1])
+            next((by_name[name] for name in spec.dropped if name in by_name), spare[-1])
         )
     elastic = [column for column in remaining if column.width > _narrowest(column, spec.whole)]
     room -= sum(column.width for column in remaining if column not in elastic)
@@ -176,9 +194,7 @@ def _narrowest(column: _Column, always_whole: Sequence[str]) -> int:
 
 
 def _share(elastic: list[_Column], room: int) -> None:
-    """Cut the widest columns to one common width so that all fit into `room`; the narrower ones
-    keep theirs.
-    """
+    """Cut the widest columns to a common width so that all fit into `room`."""
     remaining = len(elastic)
     for column in sorted(elastic, key=lambda column: column.width):
         column.width = min(column.width, room // remaining)
@@ -186,8 +202,8 @@ def _share(elastic: list[_Column], room: int) -> None:
         remaining -= 1
 
 
-def _aligned(column: _Column, is_last: bool) -> list[str]:
-    """Heading and cells, all of the column's width (but for the blanks after the last)."""
+def _aligned(column: _Column, *, is_last: bool) -> list[str]:
+    """Return heading and cells, padded to the column's width unless it `is_last`."""
     cells = [column.heading, *column.cells]
     placed = {cell: _placed(clip_path(cell, column.width), column, is_last) for cell in set(cells)}
     return [placed[cell] for cell in cells]
@@ -213,7 +229,7 @@ def write_json(
     """Write one JSON object and a newline in UTF-8, and flush.
 
     The rows stand under the table's name, "jobs" for history too. `taken_at` is an epoch in seconds
-    or a datetime. BrokenPipeError is the caller's.
+    or a datetime. The caller handles BrokenPipeError.
     """
     envelope = {
         "schema": JSON_SCHEMA,
@@ -224,7 +240,7 @@ def write_json(
         spec.json_key or spec.name: [],
     }
     names = spec.public_names
-    # The empty list of rows and the brace are opened again.
+    # Reopen the empty list of rows and the object.
     out.write(msgspec.json.encode(envelope)[: -len("]}")])
     separator = b""
     for part in _parts(table):
@@ -235,10 +251,10 @@ def write_json(
 
 
 def write_csv(names: Sequence[str], table: pa.Table, out: ByteStream) -> None:
-    """Write these columns as RFC 4180 in UTF-8, a header first, and flush.
+    """Write columns as RFC 4180 in UTF-8, after a header, and flush.
 
-    Unknown is empty, lists are joined with ',', and text is as it is: quoted where it must be,
-    never altered. BrokenPipeError is the caller's.
+    Unknown values are empty, lists are joined with ',', and text is quoted where needed, but never
+    altered. The caller handles BrokenPipeError.
     """
     out.write(_csv_lines([names]))
     for part in _parts(table):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 
 from hpcdash.domain.text import visible, visible_text
-from hpcdash.errors import UsageError
+from hpcdash.errors import Declined, UsageError
 from hpcdash.transport.prompter import read_line
 
+# Version of the keys of JSON answers.
+JSON_SCHEMA = 1
 _NOT_PLAIN = re.compile(r"[^\n -~]")
 
 
@@ -26,28 +29,40 @@ class ByteStream(Protocol):
 
 
 def stdout(*, is_json: bool = False) -> ByteStream:
-    """This stdout, for UTF-8 that ends with whole letters at each write.
+    """Return stdout for UTF-8, with complete characters in each write.
 
-    On a terminal text is written as `domain.text.visible_text` makes it, and JSON with the same
-    letters as `\\uXXXX`.
+    On a terminal, text is made visible as by `domain.text.visible_text`, and in JSON the same
+    characters are written as `\\uXXXX`.
     """
     if not sys.stdout.isatty():
         return sys.stdout.buffer
     return _Terminal(_escape_json if is_json else visible_text)
 
 
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None for a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def print_text(text: str) -> None:
-    """A script or another file's text; lone surrogates are the bytes that were not UTF-8."""
+    """Print the text of a file; lone surrogates become the bytes that were invalid UTF-8."""
     _print(text.encode("utf-8", "surrogateescape"), stdout())
 
 
-def print_json(answer: object) -> None:
-    """One JSON value and a newline."""
-    _print(msgspec.json.encode(answer) + b"\n", stdout(is_json=True))
+def print_json(answer: Mapping[str, object]) -> None:
+    """Print an answer as one JSON object on a line, after the version of its keys."""
+    encoded = msgspec.json.encode({"schema": JSON_SCHEMA, **answer})
+    _print(encoded + b"\n", stdout(is_json=True))
+
+
+def print_notes(*notes: str) -> None:
+    """Print the non-empty notes to stderr, one per line, each made visible."""
+    for note in filter(None, notes):
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
 
 
 def _print(content: bytes, out: ByteStream) -> None:
-    # What was printed before comes before.
+    # Earlier output of print comes first.
     sys.stdout.flush()
     out.write(content)
     out.flush()
@@ -89,6 +104,12 @@ def require_prompt(command: str) -> None:
             f"{command} needs confirmation, but there is no terminal",
             "Use --yes to skip the prompt.",
         )
+
+
+async def confirm() -> None:
+    """Prompt the person to continue. Raises Declined for any answer but yes."""
+    if not await is_agreed():
+        raise Declined
 
 
 async def is_agreed() -> bool:

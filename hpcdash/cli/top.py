@@ -54,7 +54,6 @@ def _print(session: ClusterSession, live: LiveUse, job: str, form: str) -> None:
     if form == "json":
         print_json(
             {
-                "schema": 1,
                 **session.envelope(taken_at),
                 "job": job,
                 "nodes": [for_json(use) for use in live.latest()],

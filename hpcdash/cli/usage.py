@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.cli.history import HistoryOptions, fetch_runs, warn_gaps, warn_rejected
-from hpcdash.cli.jobs import warn_unknown_gpus, with_session
+from hpcdash.cli.history import HistoryOptions, fetch_runs, warn_gaps
+from hpcdash.cli.jobs import warn_rejected, warn_unknown_gpus, with_session
 from hpcdash.cli.log import color_system
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import print_json, stdout
+from hpcdash.cli.terminal import print_json, print_notes, stdout
 from hpcdash.domain import query
 from hpcdash.domain.columns import as_array, encode_csv, encode_parquet, without_formulas
 from hpcdash.domain.job_ids import parse_array_id
@@ -209,10 +209,7 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
                 store, one.jobs[0], memory_bytes=one.memory_bytes, limit_seconds=one.limit_seconds
             )
         except HpcdashError as error:
-            print(
-                f"hpcdash: no start estimate for {visible(one.name)}: {visible(error.message)}",
-                file=sys.stderr,
-            )
+            print_notes(f"no start estimate for {one.name}: {error.message}")
             if isinstance(error, UsageError):
                 break
         if len(starts) == _MAX_STARTS:
@@ -239,7 +236,7 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
                 f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has "
                 "its usage so far"
             )
-            print(f"hpcdash: {text}", file=sys.stderr)
+            print_notes(text)
     ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
     if not ended:
         raise UsageError(
@@ -269,7 +266,6 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
 
 def _envelope(fetched: FetchedRuns, session: ClusterSession) -> dict[str, Any]:
     return {
-        "schema": 1,
         **session.envelope(fetched.taken_at),
         "rejected_rows": len(fetched.rejected),
         "span": _span(fetched.span),
@@ -403,7 +399,7 @@ def run_report(
         return fetched, session
 
     fetched, session = with_session(common, work)
-    warn_rejected(fetched)
+    warn_rejected(fetched.rejected)
     select = None
     if requested is not None:
         select = partial(query.apply, requested=requested, now_epoch=fetched.taken_at)
@@ -420,11 +416,11 @@ def run_report(
         title = f"Usage of {session.store.title}"
         written_at = datetime.fromtimestamp(fetched.taken_at, UTC)
         _write_file(page, report_page(report, title, notes[0], written_at).encode(), "--html")
-        print(f"hpcdash: wrote {visible(str(page))}", file=sys.stderr)
+        print_notes(f"wrote {page}")
     elif form == "json":
         print_json({**_envelope(fetched, session), **_report_json(report)})
     elif form in ("csv", "parquet"):
-        _print_notes(notes)
+        print_notes(*notes)
         _write_table(report.groups[by], form, out)
     elif form == "table":
         _print_group(report, by)
@@ -460,11 +456,6 @@ def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
     screen.write(lines if screen.has_unicode else as_ascii(lines))
 
 
-def _print_notes(notes: Sequence[str]) -> None:
-    for note in notes:
-        print(f"hpcdash: {visible(note)}", file=sys.stderr)
-
-
 def _print_group(report: Any, by: str) -> None:
     """Print all rows of a grouping, and the total."""
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
@@ -494,7 +485,7 @@ def _print_group(report: Any, by: str) -> None:
     for row in report.groups[by].to_pylist():
         lines.append([(text or UNKNOWN, "") for text in cells(row["key"], row).values()])
     lines.append([(text or UNKNOWN, "value") for text in total.values()])
-    _print_notes(report.notes)
+    print_notes(*report.notes)
     Screen().write(_aligned(list(total), lines, left={by.upper()}))
     if report.is_empty:
         print(

@@ -24,7 +24,7 @@ from hpcdash.backends.script.cron import (
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import is_agreed, print_text, require_prompt
+from hpcdash.cli.terminal import confirm, print_notes, print_text, require_prompt
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE
@@ -34,7 +34,6 @@ from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
-    Declined,
     HpcdashError,
     UsageError,
 )
@@ -78,10 +77,7 @@ def run_watch(
         text = (
             "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
         )
-        print(
-            f"hpcdash: {text}. `hpcdash config example` shows what can be watched.",
-            file=sys.stderr,
-        )
+        print_notes(f"{text}. `hpcdash config example` shows what can be watched.")
     notifiers, warnings = build_notifiers(watch.notices, str(settings.file or ""))
     for text in warnings:
         _complain(text)
@@ -291,7 +287,7 @@ def _print(text: str) -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"hpcdash: {visible(' '.join(text.split()))}", file=sys.stderr, flush=True)
+    print_notes(" ".join(text.split()))
 
 
 def run_cron(
@@ -361,8 +357,7 @@ async def _install(
     watch: WatchSettings,
 ) -> tuple[str, ...]:
     if text and session.store.transport.name == "local":
-        for message in _unnotified(watch):
-            print(f"hpcdash: {visible(message)}", file=sys.stderr)
+        print_notes(*_unnotified(watch))
     if stand is None or not stand.rows:
         print(
             f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}",
@@ -396,8 +391,7 @@ async def _remove(
         job = replace(job, every_seconds=_parse_cron_every(parse_interval(stand.label)))
     if stand is not None and not common.yes:
         _announce_removal(job, stand, session)
-        if not await is_agreed():
-            raise Declined
+        await confirm()
     return await remove(session.store, session.actions, job, stand)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,22 +9,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import chosen_clusters
 from hpcdash.cli.ending import run_async
+from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import REQUEST_ENDING, read_script, read_source
-from hpcdash.cli.tables import write_csv, write_table
-from hpcdash.cli.terminal import print_json, stdout
+from hpcdash.cli.tables import print_rows
+from hpcdash.cli.terminal import print_json, print_notes
 from hpcdash.config.read import load_settings
 from hpcdash.domain.places import fold, places_table
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.tables import PLACES
-from hpcdash.domain.text import counted, visible
+from hpcdash.domain.text import counted
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.places import PlaceAnswer, search_places
 from hpcdash.services.submit.shapes import SIZE_OPTIONS, JobShape, build_shape, job_request
-from hpcdash.transport.prompter import TerminalPrompter
 
 
 def read_shape(
@@ -68,16 +65,12 @@ def run_where(
     clusters = chosen_clusters(common, settings)
 
     async def work() -> tuple[PlaceAnswer, Sequence[ClusterSession]]:
-        pool = connection_pool(TerminalPrompter())
-        sessions = [build_session(one, pool, share=settings.share) for one in clusters]
-        try:
+        async with open_sessions(clusters, settings) as sessions:
             shape = read_shape(common, source, options, clusters[0].user)
             if like:
                 detail = await sessions[0].store.fetch_detail(like)
                 shape = replace(shape, request=job_request(detail.job.to_pylist()[0]))
             return await search_places(shape, sessions), sessions
-        finally:
-            await asyncio.gather(*(session.store.close() for session in sessions))
 
     answer, sessions = run_async(work())
     _print_answer(answer, sessions, form=form, refused=refused)
@@ -95,11 +88,11 @@ def _print_answer(
     refused: bool,
 ) -> None:
     now = sessions[0].store.clock.now()
-    for name, error in answer.errors.items():
-        print(f"hpcdash: {visible(name)}: {visible(error.message)}", file=sys.stderr)
+    print_notes(*(f"{name}: {error.message}" for name, error in answer.errors.items()))
+    notes = []
     for cluster in answer.clusters:
-        for note in cluster.notes:
-            print(f"hpcdash: {visible(cluster.session.name)}: {visible(note)}", file=sys.stderr)
+        notes += [{"cluster": cluster.session.name, "text": note} for note in cluster.notes]
+    print_notes(*(f"{note['cluster']}: {note['text']}" for note in notes))
     places = answer.places
     if form == "table" and not refused:
         places = tuple(place for place in places if place.accepts is not False) or places
@@ -108,37 +101,22 @@ def _print_answer(
         rows = table_to_json_rows(table, PLACES.public_names)
         print_json(
             {
-                "schema": 1,
                 "taken_at": format_utc(now),
                 "places": rows,
                 "errors": [
                     {"cluster": name, "problem": error.message}
                     for name, error in answer.errors.items()
                 ],
-                "notes": [
-                    {"cluster": one.session.name, "text": note}
-                    for one in answer.clusters
-                    for note in one.notes
-                ],
+                "notes": notes,
                 "commands": answer.commands,
                 "dry_runs": answer.dry_runs,
             }
         )
         return
-    if form == "csv":
-        write_csv(PLACES.public_names, table, stdout())
-        return
     columns = [name for name in PLACES.printed if name != "cluster" or len(sessions) > 1]
-    width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-    write_table(
-        PLACES,
-        table,
-        sys.stdout.buffer,
-        utc_now=now,
-        width=width,
-        encoding=sys.stdout.encoding,
-        columns=columns,
-    )
+    print_rows(PLACES, table, form, utc_now=now, columns=columns)
+    if form == "csv":
+        return
     hidden = len(answer.places) - len(places)
     if hidden:
         print(f"{counted(hidden, 'place')} would refuse it; --all lists them", file=sys.stderr)

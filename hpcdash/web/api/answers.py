@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
-from hpcdash.domain.schema import JOBS, NODES, public_names
+from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.states import NodeState
 from hpcdash.errors import (
     EXIT_UNREACHABLE,
@@ -70,7 +70,7 @@ class Envelope(msgspec.Struct, kw_only=True):
 
 
 class LaunchSummary(msgspec.Struct, kw_only=True, rename={"text": "words"}):
-    """A launch. `tasks` counts its jobs by their state; null where that is not known yet."""
+    """A launch. `tasks` counts its jobs by their state; null if unknown so far."""
 
     id: str
     name: str | None
@@ -87,9 +87,7 @@ class LaunchSummary(msgspec.Struct, kw_only=True, rename={"text": "words"}):
 
 
 class LaunchAnswer(Envelope, kw_only=True):
-    """One launch, with the rows of its jobs as `hpcdash jobs` has them, as long as they are in the
-    queue.
-    """
+    """A launch, with the rows of its queued and running jobs as in `hpcdash jobs`."""
 
     launch: LaunchSummary
     jobs: list[dict[str, Any]]
@@ -100,9 +98,9 @@ class LaunchesAnswer(Envelope, kw_only=True):
 
 
 class TerminationAnswer(Envelope, kw_only=True, rename={"text": "words"}):
-    """Result of a termination; `done`: whether its job was cancelled.
+    """Result of a termination; `done` is true if its job was cancelled.
 
-    It is null where the scheduler's answer was lost. `text` is the scheduler's message.
+    It is null if the scheduler's answer was lost. `text` is the scheduler's message.
     """
 
     id: str
@@ -113,7 +111,7 @@ class TerminationAnswer(Envelope, kw_only=True, rename={"text": "words"}):
 class SlotUsage(msgspec.Struct, kw_only=True):
     """Slots of one type.
 
-    `unavailable` are on nodes that are down, drained or reserved; null is not known.
+    `unavailable` are on nodes that are down, drained or reserved; null is unknown.
     """
 
     slot_type: str
@@ -125,7 +123,7 @@ class SlotUsage(msgspec.Struct, kw_only=True):
 
 
 class ResourcesAnswer(Envelope, kw_only=True):
-    """`node_states` counts nodes by their state; `nodes` are rows as `hpcdash nodes` has them."""
+    """`node_states` counts nodes by their state; `nodes` are rows as in `hpcdash nodes`."""
 
     node_states: dict[str, int]
     slots: list[SlotUsage]
@@ -133,15 +131,16 @@ class ResourcesAnswer(Envelope, kw_only=True):
 
 
 class JobsAnswer(Envelope, kw_only=True):
-    """Rows as `hpcdash jobs` has them."""
+    """Rows as in `hpcdash jobs`."""
 
     rejected_rows: int
     jobs: list[dict[str, Any]]
 
 
 class LogPage(msgspec.Struct, kw_only=True):
-    """Part of a log: the text of the bytes from `offset` to `next_offset`; what is no UTF-8 is
-    U+FFFD.
+    """Part of a log: the bytes from `offset` to `next_offset` as text.
+
+    Invalid UTF-8 becomes U+FFFD.
     """
 
     schema: int = 1
@@ -164,7 +163,7 @@ class CallFailure(msgspec.Struct, kw_only=True):
 class ResultAnswer(msgspec.Struct, kw_only=True):
     """Result of the function of a launch, or of a task of its array.
 
-    `failure` is its exception where it raised one.
+    `failure` is its exception, if it raised one.
     """
 
     schema: int = 1
@@ -176,7 +175,7 @@ class ResultAnswer(msgspec.Struct, kw_only=True):
 
 
 class ServerHealth(msgspec.Struct, kw_only=True):
-    """Health: `status` is `ok`, or `degraded` where the cluster did not answer the last query."""
+    """Health: `status` is `ok`, or `degraded` if the cluster did not answer the last query."""
 
     schema: int = 1
     status: str
@@ -184,17 +183,15 @@ class ServerHealth(msgspec.Struct, kw_only=True):
 
 
 ANSWERS = (
-    *(
-        Error,
-        LaunchAnswer,
-        LaunchesAnswer,
-        TerminationAnswer,
-        ResourcesAnswer,
-        JobsAnswer,
-        LogPage,
-        ResultAnswer,
-        ServerHealth,
-    ),
+    Error,
+    LaunchAnswer,
+    LaunchesAnswer,
+    TerminationAnswer,
+    ResourcesAnswer,
+    JobsAnswer,
+    LogPage,
+    ResultAnswer,
+    ServerHealth,
 )
 
 
@@ -218,39 +215,29 @@ def summarize_launch(state: LaunchState) -> LaunchSummary:
 
 
 def job_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of domain.schema.JOBS as the contract has them."""
+    """Convert the first rows of domain.schema.JOBS to JSON."""
     table = pa.Table.from_pylist(list(map(dict, rows[:MAX_JOBS_OF_A_LAUNCH])), JOBS)
     return table_to_json_rows(table, public_names(JOBS))
 
 
-def node_rows(nodes: pa.Table) -> list[dict[str, Any]]:
-    return table_to_json_rows(nodes, public_names(NODES))
-
-
-def node_states(nodes: pa.Table) -> dict[str, int]:
-    return dict(sorted(Counter(map(str, nodes["state"].to_pylist())).items()))
-
-
 def summarize_slots(nodes: pa.Table) -> list[SlotUsage]:
-    """The CPUs of all nodes, and their GPUs by type."""
+    """Count the CPUs of all nodes, and their GPUs by type."""
     columns = ["state", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type"]
     rows = nodes.select(columns).to_pylist()
-    found = [_slots(rows, "cpus", "cpu", None)]
+    slots = [_count_slots(rows, "cpus", "cpu", None)]
     gpu_types = {row["gpu_type"] for row in rows if row["gpus"]}
     for gpu_type in sorted(gpu_types, key=lambda name: name or ""):
-        found.append(
-            _slots([row for row in rows if row["gpu_type"] == gpu_type], "gpus", "gpu", gpu_type)
-        )
-    return found
+        gpu_rows = [row for row in rows if row["gpu_type"] == gpu_type]
+        slots.append(_count_slots(gpu_rows, "gpus", "gpu", gpu_type))
+    return slots
 
 
-def _slots(
+def _count_slots(
     rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None
 ) -> SlotUsage:
     total = sum(row[column] or 0 for row in rows)
     usable = [row for row in rows if row["state"] in _USABLE]
-    in_use = [row for row in rows if row[column]]
-    is_known = all(row[f"{column}_used"] is not None for row in in_use)
+    is_known = all(row[f"{column}_used"] is not None for row in rows if row[column])
     free = sum((row[column] or 0) - (row[f"{column}_used"] or 0) for row in usable)
     used = sum(row[f"{column}_used"] or 0 for row in rows)
     return SlotUsage(
@@ -267,21 +254,19 @@ def _slots(
 
 
 def build_error(error: HpcdashError) -> Error:
-    """An error with the fields that the command line shows."""
-    argv = error.argv if isinstance(error, CommandError) else ()
-    return Error(
-        error=ErrorDetail(
-            message=error.message,
-            next_step=error.next_step or None,
-            exit_status=error.exit_status,
-            command=readable_command(argv) if argv else None,
-            status=error.status if isinstance(error, CommandError) else None,
-            text=(error.output or None) if isinstance(error, CommandError) else None,
-            file=(error.file or None) if isinstance(error, ConfigError) else None,
-            line=error.line if isinstance(error, ConfigError) else None,
-            key=(error.key or None) if isinstance(error, ConfigError) else None,
-        )
+    """Build an error with the fields that the command line shows."""
+    detail = ErrorDetail(
+        message=error.message, next_step=error.next_step or None, exit_status=error.exit_status
     )
+    if isinstance(error, CommandError):
+        detail.command = readable_command(error.argv) if error.argv else None
+        detail.status = error.status
+        detail.text = error.output or None
+    elif isinstance(error, ConfigError):
+        detail.file = error.file or None
+        detail.line = error.line
+        detail.key = error.key or None
+    return Error(error=detail)
 
 
 def http_status(error: HpcdashError) -> int:
@@ -315,9 +300,9 @@ def format_metrics(
     states: Iterable[LaunchState] | None,
     requests: Mapping[tuple[str, str, int], int],
 ) -> str:
-    """The text that Prometheus reads; `states` None: the cluster did not answer.
+    """Format metrics for Prometheus; `states` are None if the cluster did not answer.
 
-    `requests` are by method, route and status.
+    `requests` counts requests by method, route and status.
     """
     store = session.store
     is_up = store.connection_error is None and states is not None

@@ -1,4 +1,4 @@
-"""The log of a launch: a part of it, or all that comes, as server-sent events."""
+"""The log of a launch: pages of it, or server-sent events as it grows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_BYTES = 1 << 20
 DEFAULT_LINES = 100
 MAX_LINES = 100_000
 _FIRST_BYTES = 64 << 10
-# Proxies and readers close what is silent for longer.
+# Proxies and clients close a connection that is silent for longer.
 _SILENT_SECONDS = 15.0
-# The rest of a letter at the end of a file may still come.
+# Until then the rest of a character at the end of a file may follow.
 _QUIET_SECONDS = 2.0
 
 
@@ -34,24 +34,27 @@ class LogReader(FollowedFile):
         self.stream = stream
 
     async def read(self, offset: int) -> LogPage:
-        """Read a page from an offset on, at most MAX_BYTES. Raises NoLog."""
+        """Read a page from an offset, at most MAX_BYTES. Raises NoLog."""
         return self.page(await self.file.read(offset, MAX_BYTES))
 
     async def read_last(self, lines: int) -> LogPage:
-        """The last lines, as far as MAX_BYTES go. Raises NoLog."""
+        """Read the last lines, at most MAX_BYTES. Raises NoLog."""
         size = _FIRST_BYTES
         while True:
             chunk = await self.file.read_end(min(size, MAX_BYTES))
-            # A newline at the very end ends the last line, and begins none.
-            begun = chunk.content.removesuffix(b"\n").count(b"\n")
-            if begun >= lines or chunk.offset == 0 or size >= MAX_BYTES:
+            # A newline at the very end does not start another line.
+            starts = chunk.content.removesuffix(b"\n").count(b"\n")
+            if starts >= lines or chunk.offset == 0 or size >= MAX_BYTES:
                 break
             size *= 4
         start = _start_of_lines(chunk.content, lines)
         return self.page(Chunk(chunk.stat, chunk.offset + start, chunk.content[start:]))
 
     def page(self, chunk: Chunk, *, is_whole: bool = False) -> LogPage:
-        """A chunk up to its last whole letter, all of it where it `is_whole`. Raises NoLog."""
+        """Return a chunk up to its last complete character; all of it if it `is_whole`.
+
+        Raises NoLog.
+        """
         self.note(chunk.stat)
         if not chunk.stat.is_there:
             raise NoLog(
@@ -71,7 +74,7 @@ class LogReader(FollowedFile):
 
 
 def _start_of_lines(content: bytes, lines: int) -> int:
-    """Return the offset at which the last lines begin."""
+    """Return the offset at which the last lines start."""
     position = len(content) - 1 if content.endswith(b"\n") else len(content)
     for _ in range(lines):
         position = content.rfind(b"\n", 0, max(position, 0))
@@ -86,33 +89,34 @@ async def follow(
     budget: CommandBudget,
     state: Callable[[], Awaitable[LaunchState]],
 ) -> AsyncIterator[bytes]:
-    """Events: `log` with a LogPage and its end as the id, `restart` where the file begins anew,
-    `problem` where the cluster does not answer for now, and `end` once the launch has ended and all
-    of it was sent.
+    """Yield events: `log` with a LogPage and its end as the id, `restart` if the file starts again,
+    `problem` while the cluster does not answer, and `end` once the launch has ended and all of its
+    log was sent.
 
-    `first` is what was read already; None: the file is not there yet.
+    `first` is the page that was read already; None if there is no file yet.
     """
     sent_at = time.monotonic()
     if first is not None:
         reader.read_to(first.next_offset)
         yield _event("log", first)
-    has_ended = is_lost = False
+    has_ended = False
+    is_unreachable = False
     while True:
         quiet_seconds = reader.quiet_seconds
         wait = max(reader.pause_seconds, budget.reserve_read_seconds())
         await asyncio.sleep(0.0 if has_ended else wait)
         try:
-            # Before the check: the last output comes before the end.
-            seen = await state()
+            # Before the log: the last output precedes the end.
+            launch = await state()
             chunk = await reader.file.read(reader.offset, MAX_BYTES)
         except HpcdashError as error:
-            if not is_lost:
+            if not is_unreachable:
                 yield _event("problem", build_error(error))
-            is_lost = True
+            is_unreachable = True
             if error.exit_status != EXIT_UNREACHABLE:
                 return
             continue
-        is_lost = False
+        is_unreachable = False
         if reader.note(chunk.stat) in (FileChange.TRUNCATED, FileChange.REPLACED):
             reader.read_to(0)
             yield _event("restart", {"size": chunk.stat.size})
@@ -125,15 +129,15 @@ async def follow(
                 yield _event("log", page)
                 continue
         if has_ended:
-            yield _event("end", {"status": seen.status})
+            yield _event("end", {"status": launch.status})
             return
-        has_ended = seen.has_ended
+        has_ended = launch.has_ended
         if time.monotonic() - sent_at > _SILENT_SECONDS:
             sent_at = time.monotonic()
             yield b": waiting\n\n"
 
 
 def _event(name: str, content: LogPage | object) -> bytes:
-    """One line of JSON: nothing in a log is taken for an event."""
+    """Build an event with one line of JSON, so that no text of a log can be an event."""
     number = f"id: {content.next_offset}\n" if isinstance(content, LogPage) else ""
     return f"event: {name}\n{number}data: ".encode() + msgspec.json.encode(content) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Requests and answers of the API, as an OpenAPI document and as a page for people."""
+"""Requests and answers of the API, as an OpenAPI document and as an HTML page."""
 
 from __future__ import annotations
 
@@ -64,6 +64,12 @@ _ID: Json = {
     "required": True,
     "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
 }
+_TASK: Json = {
+    "name": "task",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 0},
+    "description": "The task of an array.",
+}
 _KEY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -74,7 +80,7 @@ _KEY: Json = {
 
 @cache
 def openapi_document() -> Json:
-    """OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document."""
     _, schemas = msgspec.json.schema_components(ANSWERS, ref_template=_REF)
     schemas["Job"] = _row_schema(JOBS)
     schemas["Node"] = _row_schema(NODES)
@@ -133,39 +139,35 @@ def _paths() -> Json:
             ),
         },
         logs: {
-            "get": {
-                **_operation(
-                    "Read a log: its last lines, or everything from a byte offset. With follow, "
-                    "server-sent events: log, restart, problem, end.",
-                    "LogPage",
-                    parameters=[
-                        _ID,
-                        _parameter(
-                            "stream",
-                            {"type": "string", "enum": ["stdout", "stderr"], "default": "stdout"},
-                        ),
-                        _parameter(
-                            "lines",
-                            {
-                                "type": "integer",
-                                "minimum": -MAX_LINES,
-                                "maximum": MAX_LINES,
-                                "default": DEFAULT_LINES,
-                            },
-                            "The last lines; -20 and 20 are the same.",
-                        ),
-                        _parameter(
-                            "offset",
-                            {"type": "integer", "minimum": 0},
-                            "Byte offset to read from, instead of lines.",
-                        ),
-                        _parameter("follow", {"type": "boolean", "default": False}),
-                        _parameter(
-                            "task", {"type": "integer", "minimum": 0}, "The task of an array."
-                        ),
-                    ],
-                )
-            }
+            "get": _operation(
+                "Read a log: its last lines, or everything from a byte offset. With follow, "
+                "server-sent events: log, restart, problem, end.",
+                "LogPage",
+                parameters=[
+                    _ID,
+                    _parameter(
+                        "stream",
+                        {"type": "string", "enum": ["stdout", "stderr"], "default": "stdout"},
+                    ),
+                    _parameter(
+                        "lines",
+                        {
+                            "type": "integer",
+                            "minimum": -MAX_LINES,
+                            "maximum": MAX_LINES,
+                            "default": DEFAULT_LINES,
+                        },
+                        "The last lines; -20 and 20 are the same.",
+                    ),
+                    _parameter(
+                        "offset",
+                        {"type": "integer", "minimum": 0},
+                        "Byte offset to read from, instead of lines.",
+                    ),
+                    _parameter("follow", {"type": "boolean", "default": False}),
+                    _TASK,
+                ],
+            ),
         },
         f"{launch}/result": {
             "get": _operation(
@@ -175,7 +177,7 @@ def _paths() -> Json:
                 "ResultAnswer",
                 parameters=[
                     _ID,
-                    _parameter("task", {"type": "integer", "minimum": 0}, "The task of an array."),
+                    _TASK,
                 ],
             )
         },
@@ -291,8 +293,8 @@ def _request_schema() -> Json:
     properties["files"] = {
         "type": "object",
         "additionalProperties": {"type": "string", "contentEncoding": "base64"},
-        "description": "By name; they are staged with the launch, and a relative script must be one of "
-        "them.",
+        "description": "By name; they are staged with the launch, and a relative script must be "
+        "one of them.",
     }
     return {
         "type": "object",
@@ -304,15 +306,18 @@ def _request_schema() -> Json:
 
 
 def _properties(record: type, keys: Mapping[str, object]) -> Json:
-    """A schema for each key, as its field is annotated."""
+    """Return a schema for each key, by the annotation of its field."""
     kinds = {name: str(kind) for name, kind in record.__annotations__.items()}
-    # Durations and amounts are written with their unit.
-    texts = dict.fromkeys(FIELD_OF_KEY, _TEXT)
-    return {key: dict(texts.get(key) or _BY_TYPE.get(kinds.get(key, ""), {})) for key in keys}
+    properties = {}
+    for key in keys:
+        # Durations and amounts are text with their unit.
+        is_text = key in FIELD_OF_KEY
+        properties[key] = dict(_TEXT if is_text else _BY_TYPE.get(kinds.get(key, ""), {}))
+    return properties
 
 
 def openapi_page(document: Json) -> str:
-    """The operations and the keys of a request; no script, nothing from elsewhere."""
+    """Format the operations and a request's keys as HTML without scripts or external content."""
     rows = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -334,8 +339,8 @@ def openapi_page(document: Json) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>hpcdash API</title>'
         "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
         "td{vertical-align:top;padding:.3rem 1rem .3rem 0}</style>"
-        "<h1>hpcdash "
-        f"{escape(document['info']['version'])}</h1><p>{escape(document['info']['description'])}</p>"
+        f"<h1>hpcdash {escape(document['info']['version'])}</h1>"
+        f"<p>{escape(document['info']['description'])}</p>"
         f"<table>{''.join(rows)}</table><h2>Keys of a request</h2><p>{keys}</p>"
         '<p>The whole contract: <a href="/openapi.json">openapi.json</a>. '
         "Send each request with <code>Authorization: Bearer TOKEN</code>.</p></html>\n"

@@ -1,4 +1,4 @@
-"""The result of a launch that calls a function: JSON as it was written; a pickle is never read."""
+"""The result of a launch that calls a function: its JSON, unchanged; a pickle is never read."""
 
 from __future__ import annotations
 
@@ -16,31 +16,28 @@ _MAX_FAILURE_BYTES = 1 << 20
 
 
 class PickledResult(HpcdashError):
-    """A result that is a pickle: to read it is to run what is in it."""
+    """Raised for a result that is a pickle: reading it would run its content."""
 
 
 async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailure:
     """Return the function's result, or its failure.
 
-    Raises NoResult where it has left nothing, PickledResult, ResultTooLarge, and UnreadableOutput
-    for what is no JSON.
+    Raises NoResult if it has written neither, PickledResult, ResultTooLarge, and UnreadableOutput
+    for invalid JSON.
     """
     if files.is_pickle:
-        is_there = (check := await files.result.stat()).is_there
-        if not is_there and not check.is_missing:
+        check = await files.result.stat()
+        if check.is_there:
+            raise PickledResult(
+                f"the result is a Python pickle, which is not read here: {files.result.place}",
+                "Read it from Python as its account: "
+                f'hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
+                'Launched with call.result_format = "json" it would be returned here.',
+            )
+        if not check.is_missing:
             raise NoResult(f"{files.result.place}: {check.problem}")
-    else:
-        content = await _read(files.result, MAX_RESULT_BYTES)
-        if content is not None:
-            return await asyncio.to_thread(_checked, content, files.result.place)
-        is_there = False
-    if is_there:
-        raise PickledResult(
-            f"the result is a Python pickle, which is not read here: {files.result.place}",
-            "Read it from Python as its account: "
-            f'hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
-            'Launched with call.result_format = "json" it would be returned here.',
-        )
+    elif (content := await _read(files.result, MAX_RESULT_BYTES)) is not None:
+        return await asyncio.to_thread(_check_json, content, files.result.place)
     failure = await _read(files.failure, _MAX_FAILURE_BYTES)
     if failure is None:
         step = (
@@ -49,7 +46,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
         )
         raise NoResult("the function produced no result", step)
     try:
-        # The content of a pickle there is left alone.
+        # A pickle there stays unread.
         return msgspec.json.decode(failure, type=CallFailure)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableOutput(
@@ -58,7 +55,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
 
 
 async def _read(file: LogFile, most_bytes: int) -> bytes | None:
-    """All of it; None where there is none."""
+    """Read a whole file; return None if it is missing."""
     chunk = await file.read(0, most_bytes + 1)
     if chunk.stat.is_missing:
         return None
@@ -74,7 +71,7 @@ async def _read(file: LogFile, most_bytes: int) -> bytes | None:
     return chunk.content
 
 
-def _checked(content: bytes, place: str) -> msgspec.Raw:
+def _check_json(content: bytes, place: str) -> msgspec.Raw:
     try:
         msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,6 +1,6 @@
-"""API for programs over HTTP: launches, their logs, jobs and resources, for clients with a token.
+"""HTTP API: launches, their logs, jobs and resources, for clients with a token.
 
-Requests and answers are JSON alone; nothing that a job wrote is run, imported or unpickled.
+Requests and answers are JSON only; nothing that a job wrote is run, imported or unpickled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcdash.config.problems import did_you_mean
 from hpcdash.config.request import build_request
 from hpcdash.domain.request import Request
 from hpcdash.domain.rfc3339 import table_to_json_rows
-from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.schema import JOBS, NODES, public_names
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     EXIT_REFUSED,
@@ -49,7 +49,7 @@ from hpcdash.web.local_server import LocalServer, refuse_request
 MAX_CONNECTIONS = 512
 # Time limit of a connection that has sent no whole request.
 CONNECTION_SECONDS = 30.0
-# Files that a request brings are base64, a third longer than they are.
+# The files of a request are base64, a third longer than their content.
 MAX_BODY_BYTES = 8 << 20
 # Limits of one client, so that none blocks another: bodies held at once, results read at once, logs
 # followed.
@@ -79,10 +79,10 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ApiServer:
-    """Serves one cluster to the clients of `tokens`.
+    """Serves a cluster to the clients of `tokens`.
 
-    `is_read_only`: nothing is launched, ended or deleted. `report` is given the error in
-    hpcdash itself, and why the tokens cannot be read.
+    `is_read_only`: nothing is launched, cancelled or deleted. `report` receives internal errors,
+    and why the tokens cannot be read.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ApiServer:
         await self._server.start(listening)
 
     async def stop(self) -> None:
-        """End all connections; a submission that was begun is waited for."""
+        """End all connections, and wait for the submissions that have started."""
         await self._server.stop()
         await self._launches.stop()
 
@@ -164,7 +164,7 @@ class ApiServer:
             # The client is gone, or was too slow.
             raise
         except Exception as error:
-            # A client has no good use for a traceback.
+            # The traceback is not for the client.
             self._report(error)
             answer = _plain_error(500, "internal error of hpcdash")
         resource = request.match_info.route.resource
@@ -181,8 +181,7 @@ class ApiServer:
         try:
             client = self._client(request)
         except ConfigError as error:
-            # The client is not identified yet: the file's path and its problem are only reported
-            # here.
+            # The client is not identified yet: only the terminal shows the file and its problem.
             if error.message != self._tokens_problem:
                 self._report(error)
             self._tokens_problem = error.message
@@ -305,9 +304,11 @@ class ApiServer:
         _query(request)
         launch = await self._launch(request)
         outcome = await self._launches.terminate(launch)
-        common = self._session.envelope()
         answer = answers.TerminationAnswer(
-            **common, id=launch.launch_id, done=outcome.done, text=outcome.text
+            **self._session.envelope(),
+            id=launch.launch_id,
+            done=outcome.done,
+            text=outcome.text,
         )
         return _json(answer, {True: 200, False: 409, None: 202}[outcome.done])
 
@@ -322,13 +323,13 @@ class ApiServer:
         launch = await self._launch(request)
         files = await self._launches.call_files(launch, task)
         async with self._results[request[_CLIENT].name]:
-            left = await read_result(files, self._session.name)
-            failure = left if isinstance(left, answers.CallFailure) else None
+            result = await read_result(files, self._session.name)
+            failure = result if isinstance(result, answers.CallFailure) else None
             answer = answers.ResultAnswer(
                 id=launch.launch_id,
                 task=task,
                 path=(files.result if failure is None else files.failure).place,
-                value=left if failure is None else None,
+                value=result if failure is None else None,
                 failure=failure,
             )
             return _json(answer)
@@ -348,7 +349,7 @@ class ApiServer:
         offset = requested.get("offset")
         follows = requested.get("follow", False)
         if follows and (last := request.headers.get("Last-Event-ID")):
-            # A browser's EventSource goes on where its connection broke.
+            # A browser's EventSource continues where its connection broke.
             offset = _offset(last)
         if offset is not None and "lines" in requested:
             raise UsageError("both lines and offset are given", "Remove one of them.")
@@ -406,7 +407,7 @@ class ApiServer:
         except Exception as error:
             if not events.prepared:
                 raise
-            # No other answer can follow the sent part: without `end` the reader comes again.
+            # No other answer can follow the sent part: without `end` the client reconnects.
             self._report(error)
         return events
 
@@ -422,11 +423,13 @@ class ApiServer:
     async def _get_resources(self, request: web.Request) -> web.StreamResponse:
         _query(request)
         snapshot = await self._nodes.get("", self._fetch_nodes)
+        nodes = snapshot.table
+        states = Counter(map(str, nodes["state"].to_pylist()))
         answer = answers.ResourcesAnswer(
             **self._session.envelope(snapshot.taken_at),
-            node_states=answers.node_states(snapshot.table),
-            slots=answers.summarize_slots(snapshot.table),
-            nodes=answers.node_rows(snapshot.table),
+            node_states=dict(sorted(states.items())),
+            slots=answers.summarize_slots(nodes),
+            nodes=table_to_json_rows(nodes, public_names(NODES)),
         )
         return _json(answer)
 
@@ -450,20 +453,21 @@ class ApiServer:
 
 
 def _query(request: web.Request, **readers: Callable[[str], Any]) -> dict[str, Any]:
-    """The parameters of a request's URL; raises UsageError for one that is unknown, repeated or
-    unfit.
+    """Parse the parameters of a request's URL, each with the reader of its name.
+
+    Raises UsageError for an unknown, repeated or invalid parameter.
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for name, value in request.query.items():
         if name not in readers:
             raise UsageError(f"unknown parameter {name[:80]!r}{did_you_mean(name, readers)}")
-        if name in found:
+        if name in parameters:
             raise UsageError(f"{name} is given twice")
         try:
-            found[name] = readers[name](value)
+            parameters[name] = readers[name](value)
         except ValueError as error:
             raise UsageError(f"{name}: {error}, not {value[:80]!r}") from None
-    return found
+    return parameters
 
 
 def _stream(text: str) -> str:
@@ -491,7 +495,7 @@ def _offset(text: str) -> int:
 
 
 def _lines(text: str) -> int:
-    """`-20` and `20` are the last 20."""
+    """Parse a number of last lines: `-20` and `20` are the last 20."""
     count = text.removeprefix("-")
     if (
         not count.isascii()
@@ -560,7 +564,7 @@ def _plain_error(
     next_step: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    """An error that no part of hpcdash raised."""
+    """Build the answer to an error that hpcdash did not raise."""
     exit_status = _EXIT_OF_STATUS.get(status, EXIT_REFUSED if status >= 500 else EXIT_USAGE)
     detail = answers.ErrorDetail(message=message, next_step=next_step, exit_status=exit_status)
     return _error(status, answers.Error(error=detail), headers)

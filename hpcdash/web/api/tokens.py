@@ -1,6 +1,4 @@
-"""The tokens that programs come with, each with the accounts that it may run as and see; a TOML
-file of mode 0600.
-"""
+"""The tokens of clients, each with the accounts that it may use: a TOML file with mode 0600."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Client(Struct, frozen=True):
 
 
 class Tokens:
-    """Tokens of a file, which is reread after a change: a removed token admits nobody any more."""
+    """Tokens of a file, which is read again after a change, so that removed tokens expire."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -50,7 +48,7 @@ class Tokens:
     def find(self, token: str) -> Client | None:
         """Return the client with a token, None for an unknown token.
 
-        Raises ConfigError where the file is unusable.
+        Raises ConfigError if the file is unusable.
         """
         self.read()
         given = _digest(token)
@@ -62,14 +60,14 @@ class Tokens:
 
     def read(self) -> None:
         """Read the file if it has changed. Raises ConfigError, and then nobody is admitted."""
-        named = shown_path(self._file)
+        path = shown_path(self._file)
         try:
             descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             self._forget()
-            step = f"{_NEXT_STEP} Then: chmod 600 {named}"
+            step = f"{_NEXT_STEP} Then: chmod 600 {path}"
             raise ConfigError(
-                f"the tokens cannot be read: {error.strerror}", step, file=named
+                f"the tokens cannot be read: {error.strerror}", step, file=path
             ) from error
         try:
             status = os.fstat(descriptor)
@@ -84,21 +82,21 @@ class Tokens:
                 return
             self._forget()
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigError("not a file", _NEXT_STEP, file=named)
+                raise ConfigError("not a file", _NEXT_STEP, file=path)
             if status.st_uid != os.geteuid():
                 raise ConfigError(
-                    "the file with the tokens is not yours", f"Run: ls -l {named}", file=named
+                    "the file with the tokens is not yours", f"Run: ls -l {path}", file=path
                 )
             if status.st_mode & 0o077:
                 raise ConfigError(
-                    "other users can read the tokens", f"Run: chmod 600 {named}", file=named
+                    "other users can read the tokens", f"Run: chmod 600 {path}", file=path
                 )
             content = os.read(descriptor, MAX_FILE_BYTES + 1)
         finally:
             os.close(descriptor)
         if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"larger than {MAX_FILE_BYTES >> 10} KiB", file=named)
-        self._clients = parse_tokens(decode(content, named), named)
+            raise ConfigError(f"larger than {MAX_FILE_BYTES >> 10} KiB", file=path)
+        self._clients = parse_tokens(decode(content, path), path)
         self._stamp = stamp
 
     def _forget(self) -> None:
@@ -106,31 +104,34 @@ class Tokens:
         self._stamp = ()
 
 
-def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
-    """Clients by the digest of their token. Raises ConfigProblems, which repeat no token."""
-    root = Table(parse_document(text, named), lambda key, path, known: did_you_mean(key, known))
-    found: dict[bytes, Client] = {}
+def parse_tokens(text: str, path: str) -> Mapping[bytes, Client]:
+    """Parse a file; return clients by the digest of their token.
+
+    Raises ConfigProblems, which contain no token.
+    """
+    root = Table(parse_document(text, path), lambda key, path, known: did_you_mean(key, known))
+    clients: dict[bytes, Client] = {}
     for name, values in root.values.items():
         if not _NAME.fullmatch(name):
             root.add_problem(
                 "a token's name is letters, digits, '.', '_' and '-', at most 64", name
             )
         if not isinstance(values, dict):
-            # It may be the token itself, which is not repeated.
+            # The value may be a token, which the message must not contain.
             root.add_problem("expected a table, [NAME]", name)
             continue
         table = root.table(name)
-        fit = table.fields({"token": _token, "accounts": _accounts})
-        if table.require(fit, "token", "accounts"):
-            digest = _digest(fit["token"])
-            if digest in found:
-                table.add_problem(f"the same token as that of {found[digest].name}", "token")
-            found[digest] = Client(name, fit["accounts"])
-    if not found and not root.problems:
+        fields = table.fields({"token": _token, "accounts": _accounts})
+        if table.require(fields, "token", "accounts"):
+            digest = _digest(fields["token"])
+            if digest in clients:
+                table.add_problem(f"the same token as that of {clients[digest].name}", "token")
+            clients[digest] = Client(name, fields["accounts"])
+    if not clients and not root.problems:
         root.add_problem("the file has no token")
     if root.problems:
-        raise ConfigProblems(named, located(text, root.problems), _NEXT_STEP)
-    return found
+        raise ConfigProblems(path, located(text, root.problems), _NEXT_STEP)
+    return clients
 
 
 def _token(value: object) -> str:
