@@ -14,6 +14,7 @@ from hpcdash.cli.terminal import print_json, print_text, require_prompt, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
+from hpcdash.domain.spans import LOCAL_ZONE
 from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
@@ -299,9 +300,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     from hpcdash.services.share.text import format_silence
 
     requested = (
-        query.parse(expression, arrow_schema(POOL_TASKS), datetime.now().astimezone().tzinfo or UTC)
-        if expression
-        else None
+        query.parse(expression, arrow_schema(POOL_TASKS), LOCAL_ZONE) if expression else None
     )
 
     async def work(session: ClusterSession) -> None:

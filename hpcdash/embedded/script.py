@@ -456,16 +456,14 @@ def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
 def _begin_time(text: str, now_epoch: float) -> float | None:
     if text.strip().lower() in ("now", ""):
         return None
-    from datetime import datetime
+    from hpcdash.domain.spans import LOCAL_ZONE
 
-    zone = datetime.now().astimezone().tzinfo
-    assert zone is not None
     moment = re.fullmatch(r"now\s*\+\s*([0-9]+)\s*([a-z]*)", text.strip().lower())
     if moment:
         amount, unit = moment.groups()
         seconds = parse_duration(f"{amount}{unit or 's'}")
         return now_epoch + (seconds or 0)
-    at = parse_instant(text.replace("T", " "), now_epoch, zone).epoch
+    at = parse_instant(text.replace("T", " "), now_epoch, LOCAL_ZONE).epoch
     # A time of day that has passed today means tomorrow.
     if at < now_epoch and re.match(r"[0-9]{1,2}:", text):
         at += 86400

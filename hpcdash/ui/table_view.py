@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -22,6 +22,7 @@ from textual.content import Content
 from hpcdash.domain.columns import sort_rows, state_place
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import arrow_schema
+from hpcdash.domain.spans import LOCAL_ZONE
 from hpcdash.domain.tables import MAIN_TABLES, Kind, TableSpec
 from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, QueryError
@@ -424,7 +425,7 @@ class TableView(View):
     @property
     def zone(self) -> tzinfo:
         """Time zone of typed times: the zone that times are shown in."""
-        return self.session.zone or datetime.now().astimezone().tzinfo or UTC
+        return self.session.zone or LOCAL_ZONE
 
     def sort_by(self, key: str | None, descending: bool) -> None:
         self.sort_key = key and self.spec.sort_field(key)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from msgspec import Struct
 
+from hpcdash.domain.spans import LOCAL_ZONE
 from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
 from hpcdash.services.files import Chunk
 from hpcdash.services.logs.file import LogFile
@@ -261,7 +262,7 @@ def parse_target_time(
         midnight = last.seconds - last.seconds % DAY
         seconds = midnight + _since_midnight(clock[1], clock[2], clock[3] or "0", None)
         return seconds if seconds <= last.seconds else seconds - DAY
-    local = zone or datetime.now().astimezone().tzinfo or UTC
+    local = zone or LOCAL_ZONE
     epoch = parse_instant(text, now_epoch, local).epoch
     # A time that is the same in another zone does not depend on the zone.
     offset = local.utcoffset(datetime.fromtimestamp(epoch, UTC)) or timedelta()

@@ -248,7 +248,7 @@ def test_ten_years_of_days_are_still_a_report() -> None:
     assert report_of(run("1", 0, 10), span=span).groups["day"].num_rows == 3650
 
 
-HIDDEN = "The cluster hides others' ended jobs from you"
+HIDDEN = "The cluster hides other users' ended jobs from you"
 
 
 @for_each(
@@ -259,7 +259,7 @@ HIDDEN = "The cluster hides others' ended jobs from you"
             ["alice"],
             True,
             None,
-            "The cluster showed no jobs but yours: others' may be private there",
+            "The cluster showed only your own jobs: those of other users may be private",
         ),
         (["bob"], True, None, "Jobs of 1 user: all that the cluster shows you"),
         (["alice", "bob", None], True, None, "Jobs of 2 users: all that the cluster shows you"),
