@@ -27,6 +27,7 @@ from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, QueryError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.status import shown_error
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import CellFunction, instant_cell, signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
@@ -118,9 +119,9 @@ class TableView(View):
         }
 
     @property
-    def kind(self) -> Kind:
-        """The table of the store it shows."""
-        return self.spec.kind(everyone=self.everyone)
+    def kind(self) -> Kind | None:
+        """Kind of the snapshots it shows; None if the view fetches its rows itself."""
+        return self.spec.kind(everyone=self.everyone) if self.spec.paces else None
 
     def placeholder(self) -> str:
         """Return the text of an empty table: the reason, and the key that helps."""
@@ -141,7 +142,7 @@ class TableView(View):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        return frozenset({self.kind})
+        return frozenset() if self.kind is None else frozenset({self.kind})
 
     @property
     def schema(self) -> pa.Schema:
@@ -205,12 +206,12 @@ class TableView(View):
         self.reload()
 
     def store_changed(self, changed: Changed) -> None:
-        if changed.kind is None or changed.kind is self.kind:
+        if changed.kind in (None, self.kind):
             self.reload()
 
     def source(self) -> pa.Table | None:
         """The store's table this view starts from."""
-        return self.session.store.table(self.kind)
+        return None if self.kind is None else self.session.store.table(self.kind)
 
     def reload(self) -> None:
         """Take in what the store has now; at once for small tables, beside the event loop for large
@@ -234,7 +235,7 @@ class TableView(View):
             self._arranging = asyncio.create_task(self._arrange_beside())
 
     def _format_waiting(self) -> str:
-        if self.session.store.connection_error or self.kind in self.session.store.errors:
+        if shown_error(self.session, self) is not None:
             return "No data yet. ! error · ctrl+r retry"
         return "loading …"
 
@@ -584,27 +585,10 @@ class ReadTableView(TableView):
     LISTS: ClassVar[frozenset[Kind | None]] = frozenset({Kind.MINE, Kind.EVERYONE, Kind.HISTORY})
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
-        self._error: HpcdashError | None = None
-        self._read_at: float | None = None
         self._reading = False
         self._is_read_due = False
         self._states: object = None
         super().__init__(session, **rest)
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset({Kind.MINE})
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._read_at
 
     def states_in_lists(self) -> object:
         """The view's part of the lists, to compare with the previous one."""
@@ -643,7 +627,7 @@ class ReadTableView(TableView):
                     self._error = error.with_traceback(None)
                 else:
                     self._error = None
-                    self._read_at = self.session.store.clock.now()
+                    self._taken_at = self.session.store.clock.now()
                 if not self._is_read_due:
                     return
         finally:

@@ -76,6 +76,9 @@ class View(Widget):
         # A message on a key, in place of the hint.
         self.notice = ""
         self._notice_end: TimerHandle | None = None
+        # Of what the view fetches itself, beside the store.
+        self._error: HpcdashError | None = None
+        self._taken_at: float | None = None
         self._focused_panel: Widget | None = None
 
     @on(DescendantFocus)
@@ -133,8 +136,8 @@ class View(Widget):
 
     @property
     def own_error(self) -> HpcdashError | None:
-        """Error of the view itself, in addition to the store's."""
-        return None
+        """Error of what the view fetches itself, which has precedence over the store's."""
+        return self._error
 
     def crumbs(self) -> Sequence[str]:
         return ()
@@ -202,9 +205,10 @@ class View(Widget):
 
     def taken_at(self) -> float | None:
         """Return the time of the shown data in epoch seconds; None without data."""
-        kind = self.main_kind
-        snapshot = self.session.store.snapshots.get(kind) if kind is not None else None
-        return snapshot.taken_at if snapshot else None
+        if self.main_kind is None:
+            return self._taken_at
+        snapshot = self.session.store.snapshots.get(self.main_kind)
+        return None if snapshot is None else snapshot.taken_at
 
     def show_notice(self, text: str) -> None:
         """Show a message on a key in place of the hint for NOTICE_SECONDS; '' clears it."""

@@ -98,14 +98,6 @@ class ClustersView(TableView):
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"state": connection_cell}
 
-    @property
-    def kind(self) -> Kind:
-        return Kind.MINE
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
     def source(self) -> pa.Table | None:
         now = self.session.store.clock.now()
         sessions = self.app.sessions  # type: ignore[attr-defined]
