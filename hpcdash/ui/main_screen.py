@@ -52,7 +52,7 @@ from hpcdash.ui.views import SPECS
 from hpcdash.ui.watch.announcer import AlertAnnouncer
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
-from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
+from hpcdash.ui.widgets.lines import Banner, Breadcrumb, ClickableLine, Hint, KeyLine, StatusLine
 
 if TYPE_CHECKING:
     from hpcdash.config.plugins import SiteCommand
@@ -477,10 +477,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         else:
             await self.push(event.view, **event.arguments)
 
-    @on(ActionLine.Clicked)
-    async def _clicked(self, event: ActionLine.Clicked) -> None:
+    @on(ClickableLine.Clicked)
+    async def _action_clicked(self, event: ClickableLine.Clicked) -> None:
         event.stop()
-        await self.act(event.name)
+        await self.act(event.value)
 
     async def action_act(self, name: str) -> None:
         """A key of the registry."""

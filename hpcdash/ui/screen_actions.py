@@ -87,10 +87,10 @@ class ScreenActions:
             return
 
         def take(key: str) -> None:
-            # The column that rows are sorted by already: the other way round.
-            view.sort_by(
-                key or None, not view.sort_descending if key and key == view.sort_key else False
-            )
+            if key:
+                view.sort_by_or_reverse(key)
+            else:
+                view.sort_by(None, descending=False)
 
         titles = {column.key: column.title.lower() for column in view.columns()}
         choices = [
