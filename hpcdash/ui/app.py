@@ -94,8 +94,8 @@ class HpcdashApp(DashboardApp):
         none. `withheld` are environment variables that plugins do not get.
 
         `settings` is the first configuration. `reread` returns the configuration after a change,
-        else None, and raises ConfigError if it is invalid; keys, plugins, aliases, filters, columns,
-        sorting and the theme change at once.
+        else None, and raises ConfigError if it is invalid; keys, plugins, aliases, filters,
+        columns, sorting and the theme change at once.
 
         `notify` ("bell", "osc9", "osc777" or "none") is the way of notifying the end of jobs while
         the terminal has no focus. `note_error` logs an error that does not end the app, and returns

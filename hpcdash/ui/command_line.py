@@ -235,7 +235,7 @@ class CommandLine:
         self._screen.view.take_focus()
 
     async def run(self, line: str) -> str | None:
-        """Run a command: open a view and filter it, act, or quit; return an error, None for none."""
+        """Open a view and filter it, act, or quit; return an error, None for none."""
         screen = self._screen
         name, _, rest = line.partition(" ")
         if name in self._aliases:

@@ -378,7 +378,7 @@ class TableView(View):
         return None
 
     def begin_typing(self) -> None:
-        """Hold the cursor while a filter is typed: it returns to its row when that matches again."""
+        """Hold the cursor while a filter is typed, so that it returns to its row."""
         self._is_typing = True
         self.rows.hold_cursor()
 
@@ -462,7 +462,7 @@ class TableView(View):
         self._go_to_bookmark(-1)
 
     def _go_to_bookmark(self, step: int) -> None:
-        """Apply the filter `step` tabs further, cyclically; a filter without a tab counts as none."""
+        """Apply the filter `step` tabs further, cyclically; without a tab, count from none."""
         filters = ["", *(text for _, text in self._filters())]
         if len(filters) == 1:
             text = "no bookmarks; B bookmarks the current filter"

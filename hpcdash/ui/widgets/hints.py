@@ -11,7 +11,7 @@ from textual import events
 from textual.widgets import Static
 
 from hpcdash.domain.text import visible
-from hpcdash.ui.actions import JOB_TABLES, LOG, OF_A_JOB
+from hpcdash.ui.actions import JOB_TABLES, JOB_VIEWS, LOG
 from hpcdash.ui.widgets.lines import Line
 from hpcdash.ui.workers import call_after
 
@@ -41,7 +41,7 @@ HINTS = (
     TourHint(
         ("{log} live log", "{chart} chart of the loss", "{error_log} stderr"),
         frozenset({"log", "chart", "error_log"}),
-        OF_A_JOB - LOG,
+        JOB_VIEWS - LOG,
     ),
     TourHint(
         ("{triage} group an array's failures", "{fold} unfold arrays"),

@@ -16,7 +16,7 @@ HORIZONTAL_STEP = 8
 
 
 class RowsTable(DrawnRows, can_focus=True):
-    """Arrow table on the screen; cursor, marks and scroll belong to row IDs and survive new tables."""
+    """Arrow table whose cursor, marks and scroll belong to row IDs and survive new tables."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "Up", show=False),
@@ -69,7 +69,7 @@ class RowsTable(DrawnRows, can_focus=True):
         self.cursor_moves = 0
         """Number of moves of the cursor by the user or a view; 0 in an untouched table."""
         self.follows_top = False
-        """Whether the cursor goes to each new first row until the user moves it, scrolls or marks."""
+        """Whether the cursor stays at the top until the user moves it, scrolls or marks."""
         # Row to which the cursor returns, and its line on the screen.
         self._held: tuple[str, int] | None = None
         self._marks: set[str] = set()
