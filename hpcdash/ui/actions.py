@@ -1,5 +1,6 @@
-"""Registry of user actions and their availability. Keys, palette, help and key line are built from
-it; a view or the main screen handles an action NAME in its method do_NAME.
+"""Registry of user actions and their availability, the source of keys, palette, help and key line.
+
+A view or the main screen handles an action NAME in its method do_NAME.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hpcdash.errors import ConfigError, readable_command
 from hpcdash.services.jobs.action_text import format_changeable
 from hpcdash.services.session import ClusterSession
 
-# The command line reads the actions, and needs no Textual for it.
+# The command line imports the actions without Textual.
 if TYPE_CHECKING:
     from textual.widget import Widget
 
@@ -39,12 +40,12 @@ TABLES = frozenset(tables.TABLES) | {
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
-# Views in which one job is selected, or shown; and those in which actions apply to it.
-OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
-# Views of a job's problems: they lead to it, and no action applies to it there.
-LEADS_TO_A_JOB = OF_A_JOB | {"alerts", "share"}
+# Views with a selected job to which actions apply.
+JOB_VIEWS = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
+# Also views that lead to a job, where no action applies to it.
+JOB_LINK_VIEWS = JOB_VIEWS | {"alerts", "share"}
 # Finished jobs cannot be stopped, held or changed.
-OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
+LIVE_JOB_VIEWS = JOB_VIEWS - {"triage"}
 # Jobs of several clusters, each acted on by its own cluster's commands.
 ALL_CLUSTERS = frozenset({"all"})
 LOG = frozenset({"log"})
@@ -55,15 +56,15 @@ CHART = frozenset({"chart"})
 TIMELINE = frozenset({"timeline"})
 USAGE = frozenset({"usage"})
 SHARE = frozenset({"share"})
-COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
-# Keys that move the cursor, and Textual's own for quitting: no action can have them.
+COPY_VIEWS = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
+# Keys that no action can have: those of the cursor, and Textual's for quitting.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
     | {"shift+up", "shift+down", "ctrl+q", "ctrl+c"}
 )
-# Rank of the user's own actions in the key line.
+# Rank of configured actions in the key line.
 _OWN_RANK = 4
-# Where `?` can be typed, the help needs another key, and the view a way out.
+# Ranks in a form, where `?` is text.
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
 
@@ -87,9 +88,9 @@ class Action(Struct, frozen=True):
     shown: int | None = None
     short: str = ""
     while_typing: bool = False
-    # The view that it opens, if it does nothing else.
+    # View that the action opens.
     opens: str = ""
-    # A user's own action: the ':' line that its key enters, or the command that it runs.
+    # Of a configured action: the ':' line that it enters, or the command that it runs.
     line: str = ""
     plugin: Plugin | None = None
 
@@ -213,14 +214,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark_all", "ctrl+a", "mark all rows shown, or none", TABLES),
     Action("invert_marks", "asterisk", "invert marks", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
-    Action("log", "l", "log: stdout", LEADS_TO_A_JOB, Capability.LOGS, shown=3, short="log"),
-    Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.ERROR_LOGS, short="stderr"),
+    Action("log", "l", "log: stdout", JOB_LINK_VIEWS, Capability.LOGS, shown=3, short="log"),
+    Action("error_log", "e", "log: stderr", JOB_LINK_VIEWS, Capability.ERROR_LOGS, short="stderr"),
     # Views show it in the key line for a job that may have written something.
     Action(
         "chart",
         "g",
         "chart of the metrics in the log",
-        LEADS_TO_A_JOB - CHART,
+        JOB_LINK_VIEWS - CHART,
         Capability.LOGS,
         short="chart",
     ),
@@ -228,7 +229,7 @@ ACTIONS: tuple[Action, ...] = (
         "script",
         "b",
         "batch script",
-        LEADS_TO_A_JOB - {"script"},
+        JOB_LINK_VIEWS - {"script"},
         Capability.SCRIPT,
         shown=6,
         short="script",
@@ -253,7 +254,7 @@ ACTIONS: tuple[Action, ...] = (
         "cancel",
         "x",
         "cancel (asks)",
-        OF_A_LIVING_JOB | ALL_CLUSTERS,
+        LIVE_JOB_VIEWS | ALL_CLUSTERS,
         Capability.CANCEL,
         acts=True,
         shown=3,
@@ -263,17 +264,17 @@ ACTIONS: tuple[Action, ...] = (
         "hold",
         "h",
         "hold or release",
-        OF_A_LIVING_JOB | ALL_CLUSTERS,
+        LIVE_JOB_VIEWS | ALL_CLUSTERS,
         Capability.HOLD,
         acts=True,
         shown=7,
     ),
-    Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
+    Action("requeue", "r", "requeue (asks)", JOB_VIEWS, Capability.REQUEUE, acts=True),
     Action(
         "suspend",
         "p",
         "suspend or resume",
-        OF_A_LIVING_JOB | ALL_CLUSTERS,
+        LIVE_JOB_VIEWS | ALL_CLUSTERS,
         Capability.SUSPEND,
         acts=True,
     ),
@@ -281,16 +282,16 @@ ACTIONS: tuple[Action, ...] = (
         "delete",
         "delete",
         "delete a finished job's record on the cluster (asks)",
-        OF_A_JOB,
+        JOB_VIEWS,
         Capability.DELETE,
         acts=True,
     ),
-    Action("signal", "z", "send a signal", OF_A_LIVING_JOB, Capability.SIGNAL, acts=True),
+    Action("signal", "z", "send a signal", LIVE_JOB_VIEWS, Capability.SIGNAL, acts=True),
     Action(
         "alter",
         "A",
         "change time limit, queue, QoS, nice or throttle",
-        OF_A_LIVING_JOB,
+        LIVE_JOB_VIEWS,
         Capability.ALTER,
         acts=True,
         short="change",
@@ -299,7 +300,7 @@ ACTIONS: tuple[Action, ...] = (
         "kill_switch",
         "K",
         "kill switch: save and stop",
-        OF_A_LIVING_JOB,
+        LIVE_JOB_VIEWS,
         Capability.DETAIL,
         acts=True,
         short="kill switch",
@@ -308,7 +309,7 @@ ACTIONS: tuple[Action, ...] = (
         "save_switch",
         "S",
         "save switch: save and continue",
-        OF_A_LIVING_JOB,
+        LIVE_JOB_VIEWS,
         Capability.DETAIL,
         acts=True,
         short="save switch",
@@ -317,7 +318,7 @@ ACTIONS: tuple[Action, ...] = (
         "submit_again",
         "R",
         "resubmit (an array: its failed tasks)",
-        OF_A_JOB,
+        JOB_VIEWS,
         Capability.SUBMIT,
         acts=True,
         short="resubmit",
@@ -328,7 +329,7 @@ ACTIONS: tuple[Action, ...] = (
         "open_shell",
         "W",
         "shell in the job's work directory, on the cluster",
-        OF_A_JOB,
+        JOB_VIEWS,
         acts=True,
         short="shell",
     ),
@@ -362,7 +363,7 @@ ACTIONS: tuple[Action, ...] = (
         "connect",
         "C",
         "shell inside the running job",
-        OF_A_LIVING_JOB - {"history"},
+        LIVE_JOB_VIEWS - {"history"},
         Capability.CONNECT,
         acts=True,
         short="connect",
@@ -381,7 +382,7 @@ ACTIONS: tuple[Action, ...] = (
         "use",
         "U",
         "live use: CPU, memory, GPUs by node",
-        OF_A_LIVING_JOB | INSIDE,
+        LIVE_JOB_VIEWS | INSIDE,
         Capability.LIVE_USE,
         short="use",
     ),
@@ -389,14 +390,14 @@ ACTIONS: tuple[Action, ...] = (
         "stacks",
         "i",
         "Python stacks on the job's nodes",
-        OF_A_LIVING_JOB | INSIDE,
+        LIVE_JOB_VIEWS | INSIDE,
         Capability.INSIDE,
     ),
     Action(
         "exec",
         "X",
         "run a command on the job's nodes",
-        OF_A_LIVING_JOB | INSIDE,
+        LIVE_JOB_VIEWS | INSIDE,
         Capability.INSIDE,
         acts=True,
         short="run",
@@ -616,7 +617,7 @@ ACTIONS: tuple[Action, ...] = (
         "copy",
         "y",
         "copy: ID, name, log, work directory, nodes, command",
-        COPIED_FROM,
+        COPY_VIEWS,
         shown=11,
         short="copy",
     ),
@@ -639,7 +640,7 @@ ACTIONS: tuple[Action, ...] = (
 ACTION_NAMES = frozenset(action.name for action in ACTIONS)
 
 
-# Keys as written on the screen; the names are Textual's.
+# Displayed keys by Textual's names.
 _KEY_SIGNS = {
     "slash": "/",
     "colon": ":",
@@ -693,32 +694,24 @@ def configured(settings: Settings) -> tuple[Action, ...]:
 
 def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
     """Return the problems of a configuration's keys and names, each with the path of its value."""
-    problems = [
-        (path, f"{text}. {step}")
-        for path, text, step in _with_keys(settings.keys, _own_actions(settings))[1]
-    ]
-    taken = {
-        *ACTION_NAMES,
-        "q",
-        "quit",
-        *(view for action in ACTIONS for view in action.views or ()),
-    }
-    for at, plugin in enumerate(settings.plugins):
+    _, key_clashes = _with_keys(settings.keys, _own_actions(settings))
+    problems = [(path, f"{text}. {step}") for path, text, step in key_clashes]
+    taken = {*ACTION_NAMES, "q", "quit"}.union(*(action.views or () for action in ACTIONS))
+    for index, plugin in enumerate(settings.plugins):
+        path: KeyPath = ("plugins", index, "name")
         if plugin.name in taken:
-            problems.append(
-                (("plugins", at, "name"), f"{plugin.name!r} already means something else")
-            )
+            problems.append((path, f"{plugin.name!r} already means something else"))
         elif plugin.name in settings.aliases:
-            problems.append((("plugins", at, "name"), f"{plugin.name!r} is already an alias"))
+            problems.append((path, f"{plugin.name!r} is already an alias"))
         taken.add(plugin.name)
     return problems
 
 
 def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
-    """Return the user's own actions by the configuration value that sets their key."""
+    """Return the configured actions by the configuration value that sets their key."""
     own: dict[KeyPath, Action] = {}
-    for at, plugin in enumerate(settings.plugins):
-        own["plugins", at, "key"] = Action(
+    for index, plugin in enumerate(settings.plugins):
+        own["plugins", index, "key"] = Action(
             plugin.name,
             textual_keys(plugin.key),
             plugin.description or readable_command(plugin.command),
@@ -744,9 +737,9 @@ def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
 def _with_keys(
     keys: Mapping[str, str], own: Mapping[KeyPath, Action]
 ) -> tuple[tuple[Action, ...], list[tuple[KeyPath, str, str]]]:
-    """Return the registry with these keys and the person's `own`; and problems.
+    """Return the registry with these keys and the configured actions `own`, and its problems.
 
-    A problem is the value to blame, a message, and the next step.
+    A problem is the path of a value, a message, and the next step.
     """
     known = {action.name: action for action in ACTIONS}
     own_names = {action.name for action in own.values()}
@@ -760,70 +753,56 @@ def _with_keys(
         replace(action, key=textual_keys(keys[action.name])) if action.name in keys else action
         for action in ACTIONS
     )
-    # The value that gives an action its key, the action, and those that it may not clash with.
-    given: list[tuple[KeyPath, Action, Sequence[Action]]] = [
+    # Path of the value that sets a key, its action, and the actions with which it may clash.
+    set_keys: list[tuple[KeyPath, Action, Sequence[Action]]] = [
         (("keys", action.name), action, actions) for action in actions if action.name in keys
     ]
-    before = list(actions)
+    registry = actions
     for path, action in own.items():
-        given.append((path, action, tuple(before)))
-        before.append(action)
-    for path, action, others in given:
-        if remaining := MOVING_KEYS & set(action.key.split(",")):
-            text = f"{min(remaining)!r} is reserved"
-            problems.append((path, text, "Choose another key."))
+        set_keys.append((path, action, registry))
+        registry = (*registry, action)
+    for path, action, others in set_keys:
+        if reserved := MOVING_KEYS & set(action.key.split(",")):
+            problems.append((path, f"{min(reserved)!r} is reserved", "Choose another key."))
             continue
-        taken = next(
-            (other for other in others if other is not action and _clash(other, action)), None
-        )
-        if taken is not None:
-            step = (
-                "Choose another key." if taken.plugin or taken.line else f"Remap {taken.name} too."
-            )
-            problems.append(
-                (path, f"{key_sign(action.key)!r} already means {taken.text!r} there", step)
-            )
-    return (*actions, *own.values()), problems
+        clashing = [other for other in others if other is not action and _clash(other, action)]
+        if clashing:
+            other = clashing[0]
+            text = f"{key_sign(action.key)!r} already means {other.text!r} there"
+            is_own = other.plugin or other.line
+            step = "Choose another key." if is_own else f"Remap {other.name} too."
+            problems.append((path, text, step))
+    return registry, problems
 
 
-def _clash(one: Action, other: Action) -> bool:
-    same_view = one.views is None or other.views is None or bool(one.views & other.views)
-    return same_view and bool(set(one.key.split(",")) & set(other.key.split(",")) - {""})
+def _clash(first: Action, second: Action) -> bool:
+    share_view = first.views is None or second.views is None or bool(first.views & second.views)
+    return share_view and bool(set(first.key.split(",")) & set(second.key.split(",")) - {""})
 
 
 def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Action]]]:
-    """Return a view's actions in groups with headings: the view's, the user's own, the job's, and
-    those of all views.
-    """
+    """Return a view's actions by heading: of the view, of the user, of the job, of all views."""
     own = []
+    configured_actions = []
     job_actions = []
-    everywhere = []
-    configured_here = []
+    general_actions = []
     for action in actions:
         if action.plugin is not None or action.line:
-            configured_here.append(action)
+            configured_actions.append(action)
         elif action.views is None:
-            everywhere.append(action)
-        elif (
-            view != "job"
-            and "job" in action.views
-            and "jobs" in action.views
-            and action.views <= LEADS_TO_A_JOB | INSIDE
-        ):
+            general_actions.append(action)
+        elif view != "job" and {"job", "jobs"} <= action.views <= JOB_LINK_VIEWS | INSIDE:
             job_actions.append(action)
         else:
             own.append(action)
-    # Actions of few views describe the view best; the rest stays in the order of the registry.
-    own.sort(
-        key=lambda action: (
-            action.views is not None and action.views >= TABLES and view not in JOB_TABLES
-        )
-    )
+    if view not in JOB_TABLES:
+        # Actions of all tables follow the view's own.
+        own.sort(key=lambda action: action.views is not None and action.views >= TABLES)
     groups = [
         ("", own),
-        ("Your own", configured_here),
+        ("Your own", configured_actions),
         ("Job", job_actions),
-        ("Everywhere", everywhere),
+        ("Everywhere", general_actions),
     ]
     return [(heading, group) for heading, group in groups if group]
 
@@ -905,13 +884,13 @@ def is_form_widget(widget: Widget | None) -> bool:
 def apply_view_ranks(actions: Sequence[Action], view: View) -> list[Action]:
     """Override the actions' ranks in the key line with those of the view's current state."""
     ranks = view.key_ranks()
-    return [replace(one, shown=ranks.get(one.name, one.shown)) for one in actions]
+    return [replace(action, shown=ranks.get(action.name, action.shown)) for action in actions]
 
 
 def actions_while_typing(actions: Sequence[Action]) -> list[Action]:
     """Return the actions that the key line shows while a field has the focus."""
     return [
-        replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown))
-        for one in actions
-        if one.while_typing
+        replace(action, shown=_SHOWN_WHILE_TYPING.get(action.name, action.shown))
+        for action in actions
+        if action.while_typing
     ]

@@ -1,6 +1,4 @@
-"""The dashboard as a Textual app: themes, keys from the registry, focus, and the one main
-screen.
-"""
+"""Dashboard as a Textual app: configuration, focus, notifications, and the main screen."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual import events
 from textual.app import SuspendNotSupported
-from textual.notifications import Notification, Notify
+from textual.notifications import Notify
 from textual.screen import Screen
 
 from hpcdash.config.problems import ConfigProblems
@@ -29,25 +27,23 @@ from hpcdash.ui.screen import DashboardApp
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.terminal import desktop_notification, through_tmux
 from hpcdash.ui.themes import DEFAULT_THEME
-from hpcdash.ui.view import View
 
 if TYPE_CHECKING:
     from hpcdash.transport.base import Transport
 
-# They are at the right, below the names of the views.
-MAX_TOLD = 2
+_MAX_NOTIFICATIONS = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
+_NO_OTHER_PROGRAM = "this terminal cannot run another program"
 _SETTINGS_STAY = "The previous settings still apply."
-# Keys of the configuration's first level that count at once; [watch] is read by the watchdogs
-# themselves.
-_TAKEN_LIVE = frozenset(
+# Top-level keys of the configuration that apply at once; the watchdogs read [watch] themselves.
+_LIVE_SETTINGS = frozenset(
     {"file", "theme", "keys", "aliases", "filters", "plugins", "exec", "ui", "watch"}
 )
 
 
 class HpcdashApp(DashboardApp):
-    """Shows some clusters. Everything it shows comes from their stores."""
+    """Dashboard of one or more clusters."""
 
     TITLE = "hpcdash"
     ENABLE_COMMAND_PALETTE = False
@@ -88,28 +84,23 @@ class HpcdashApp(DashboardApp):
         note_error: Callable[[Exception], Path | None] = lambda error: None,
         notify: str = "none",
     ) -> None:
-        """`choices` are those of earlier runs: they count before `theme`, `columns`, `sort` and
-        `fold_arrays`.
+        """`choices` of earlier runs have precedence over `theme`, `columns`, `sort` and
+        `fold_arrays`; after the run, the attribute has the choices of this run.
 
-        `notice` is said once the screen is there; `tour` begins with hints.
+        `notice` is shown at the start. `tour` starts the tour of hints; `tour_ended` is called at
+        its end, at the latest when the app ends.
 
-        `tour_ended` hears of their end, which comes at the latest when a person leaves.
+        `run_outside` runs the user's 'pager' or 'editor' on a file and returns an error, '' for
+        none. `withheld` are environment variables that plugins do not get.
 
-        `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where
-        all went well.
+        `settings` is the first configuration. `reread` returns the configuration after a change,
+        else None, and raises ConfigError if it is invalid; keys, plugins, aliases, filters,
+        columns, sorting and the theme change at once.
 
-        `withheld` are variables of the environment that no plugin gets.
-
-        `reread` gives the configuration whenever it is another one than last time, of which
-        `settings` are the first; it raises ConfigError where that cannot be used. Keys, plugins,
-        aliases, filters, columns, sorting and the theme then change at once. `notify` ("bell",
-        "osc9", "osc777" or "none") is how it is told that jobs ended while the terminal has no
-        focus.
-
-        `note_error` writes an error that does not end the app to a log file, whose path it gives,
-        None for none.
+        `notify` ("bell", "osc9", "osc777" or "none") is the way of notifying the end of jobs while
+        the terminal has no focus. `note_error` logs an error that does not end the app, and returns
+        the path of the log, None for none.
         """
-        # Choices of this run, after it has ended.
         choices = choices or Choices()
         super().__init__(theme_folders, choices.theme, theme)
         self.choices = choices
@@ -122,7 +113,7 @@ class HpcdashApp(DashboardApp):
         for name in ("has_overview", "overview_share"):
             if (chosen := getattr(choices, name)) is not None:
                 self._jobs[name] = chosen
-        # Only for the first list of jobs: they do not apply to another cluster.
+        # Only for the first list of jobs, as they do not apply to another cluster.
         self._first_jobs: dict[str, object] = {
             "folds": choices.folds,
             "stored_filter": choices.filter,
@@ -168,81 +159,70 @@ class HpcdashApp(DashboardApp):
         return arguments
 
     def open_outside(self, program: str, file: Path) -> None:
-        """Leave the screen to a person's 'pager' or 'editor' until they are done with a file."""
         if self._run_outside is None:
             self.notify("nothing to open here", severity="warning")
             return
         self.leave_screen(partial(self._run_outside, program, file))
 
     def leave_screen(self, run: Callable[[], str]) -> None:
-        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went
-        well.
-        """
         try:
             self.is_outside = True
             with self.suspend():
-                complaint = run()
+                error = run()
         except SuspendNotSupported:
-            complaint = "this terminal cannot run another program"
+            error = _NO_OTHER_PROGRAM
         finally:
             self.is_outside = False
-        if complaint:
-            self.notify(complaint, severity="warning", markup=False)
+        if error:
+            self.notify(error, severity="warning", markup=False)
 
     # -- changes of the configuration
 
     def _check_configuration(self) -> None:
-        """Take in what was written into the configuration; what cannot be used changes nothing."""
+        """Apply a changed configuration; an invalid one changes nothing."""
         if self._reread is None:
             return
         try:
             settings = self._reread()
         except ConfigError as error:
-            self._put_away_config_error()
+            self._remove_config_errors()
             lines = str(error).splitlines()
             if isinstance(error, ConfigProblems) and len(error.problems) > 1:
-                lines = [
-                    lines[0],
-                    f"… and {len(error.problems) - 1} more: `hpcdash config check` shows them.",
-                ]
+                more = len(error.problems) - 1
+                lines[1:] = [f"… and {more} more: `hpcdash config check` shows them."]
             text = visible_text("\n".join([*lines, _SETTINGS_STAY]))
             self.notify(text, severity="error", timeout=_CONFIG_ERROR_SECONDS, markup=False)
             return
         if settings is not None:
-            self._put_away_config_error()
+            self._remove_config_errors()
             self._configure(settings)
 
-    def _put_away_config_error(self) -> None:
-        for one in list(self._notifications):
-            if one.severity == "error" and one.message.endswith(_SETTINGS_STAY):
-                self._unnotify(one)
+    def _remove_config_errors(self) -> None:
+        for notification in list(self._notifications):
+            if notification.message.endswith(_SETTINGS_STAY):
+                self._unnotify(notification)
 
     def _configure(self, settings: Settings) -> None:
         before = self._settings or Settings()
         self._settings = settings
         self.main.configure(configured(settings), settings.aliases, settings.filters)
-        columns, sort = (
-            _changed(getattr(before.ui, key), getattr(settings.ui, key))
-            for key in ("columns", "sort")
-        )
-        # Also for views that are not open yet; unchanged settings leave the choices of a person
-        # alone.
-        self._columns |= {name: requested or () for name, requested in columns.items()}
-        self._sort |= {name: requested or "" for name, requested in sort.items()}
-        for view in self.main.query(View):
-            if not isinstance(view, TableView):
-                continue
-            if view.spec.name in columns:
-                view.choose_columns(columns[view.spec.name] or ())
-            if view.spec.name in sort:
-                key = sort[view.spec.name] or ""
-                view.sort_by(key.lstrip("-") or None, key.startswith("-"))
+        columns = _changes(before.ui.columns, settings.ui.columns, ())
+        sort = _changes(before.ui.sort, settings.ui.sort, "")
+        # Also for views that are not open yet. Unchanged settings leave the user's choices alone.
+        self._columns |= columns
+        self._sort |= sort
+        for view in self.main.query(TableView):
+            name = view.spec.name
+            if name in columns:
+                view.choose_columns(columns[name])
+            if name in sort:
+                view.sort_by(sort[name].lstrip("-") or None, sort[name].startswith("-"))
         if settings.theme != before.theme and settings.theme in self.available_themes:
             self.theme = settings.theme
         waiting = [
             name
             for name in Settings.__struct_fields__
-            if name not in _TAKEN_LIVE and getattr(settings, name) != getattr(before, name)
+            if name not in _LIVE_SETTINGS and getattr(settings, name) != getattr(before, name)
         ]
         for name in ("fold_arrays", "clock"):
             if getattr(settings.ui, name) != getattr(before.ui, name):
@@ -255,20 +235,20 @@ class HpcdashApp(DashboardApp):
     async def lend_terminal(
         self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
-        """Lend the terminal; the connection and the polls continue, as without focus."""
+        """Lend the terminal to a command; connection and polls continue, as without focus."""
         from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
         try:
             descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         except OSError:
-            raise UsageError("this terminal cannot run another program") from None
+            raise UsageError(_NO_OTHER_PROGRAM) from None
         pollers = [session.poller for session in self.main.sessions]
         failure: HpcdashError | None = None
         status: int | None = None
         try:
             for poller in pollers:
                 poller.focus(False)
-            # It does not return by itself after an error.
+            # `suspend` does not resume after an error.
             with self.suspend():
                 for line in (*parts, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
                     print(visible(line), flush=True)
@@ -277,7 +257,7 @@ class HpcdashApp(DashboardApp):
                 except HpcdashError as error:
                     failure = error
         except SuspendNotSupported:
-            raise UsageError("this terminal cannot run another program") from None
+            raise UsageError(_NO_OTHER_PROGRAM) from None
         finally:
             for poller in pollers:
                 poller.focus(self.app_focus)
@@ -300,11 +280,11 @@ class HpcdashApp(DashboardApp):
 
     def on_notify(self, event: Notify) -> None:
         """Make room for a notification: remove the oldest of the least severe, never an error."""
-        reported = sorted(
-            (one for one in self._notifications if one.severity != "error"), key=_weight
-        )
-        for one in reported[: max(0, len(self._notifications) - MAX_TOLD + 1)]:
-            self._unnotify(one, refresh=False)
+        excess = max(0, len(self._notifications) - _MAX_NOTIFICATIONS + 1)
+        removable = [shown for shown in self._notifications if shown.severity != "error"]
+        removable.sort(key=lambda shown: (shown.severity == "warning", shown.timeout))
+        for notification in removable[:excess]:
+            self._unnotify(notification, refresh=False)
 
     # -- lost and lent terminal
 
@@ -314,7 +294,7 @@ class HpcdashApp(DashboardApp):
         )
 
     def end(self, number: int) -> None:
-        """Leave because of a signal; typed text is stored for the next time."""
+        """End the app because of a signal; unfinished input is stored for the next start."""
         if not self.is_ending:
             self.main.keep_typed()
         super().end(number)
@@ -327,8 +307,7 @@ class HpcdashApp(DashboardApp):
         self.choose_palettes()
         if self._prompter is not None:
             self._prompter.attach(self)
-        # The data of the last run is painted before any query: connecting may import and compute
-        # for a while.
+        # The data of the last run is painted before the connection, which may take a while.
         self.call_after_refresh(self.sessions[0].poller.start)
         self.set_interval(1.0, self._check_configuration)
         if self._notice:
@@ -353,10 +332,10 @@ class HpcdashApp(DashboardApp):
             await session.store.close()
 
 
-def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> dict[str, _T | None]:
-    """Return the changed values by key; None for a key that was removed."""
-    return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
-
-
-def _weight(reported: Notification) -> tuple[bool, float]:
-    return reported.severity == "warning", reported.timeout
+def _changes(before: Mapping[str, _T], after: Mapping[str, _T], removed: _T) -> dict[str, _T]:
+    """Return the changed values by key; `removed` for a key that is no longer there."""
+    return {
+        key: after.get(key, removed)
+        for key in {*before, *after}
+        if before.get(key) != after.get(key)
+    }

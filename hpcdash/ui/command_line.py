@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from rich.text import Text
@@ -21,13 +21,13 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS, ViewSpec
 from hpcdash.ui.widgets.command_bar import CommandBar
 
-# In a filter: what stands in quotes, and the name of a saved filter, a word of its own.
+# In a filter: quoted text, or the name of a saved filter as a separate word.
 _SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
 _LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
 _MAX_LISTED = 8
 _MAX_RECENT = 3
 _KEY_CELLS = 8
-# If a view's table has the columns.
+# Shown for views whose tables have the fields.
 _FILTER_EXAMPLES = (
     ("state:failed", "one state, or several: state:failed,timeout"),
     ("user:me", "by user; me is you"),
@@ -40,9 +40,9 @@ _COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
 
 
 class CandidateList(Static):
-    """List of completions, one per line with its meaning: tab takes the first, a click takes any.
+    """List of completions with their meanings; tab takes the first, a click any.
 
-    `take` is called with the text of the line.
+    A click calls `take` with the completion.
     """
 
     DEFAULT_CSS = """
@@ -62,26 +62,27 @@ class CandidateList(Static):
     def show(
         self, candidates: Sequence[tuple[str, str]], keys: Mapping[str, str] | None = None
     ) -> None:
-        """Show texts and what each means, with the `keys` that do the same; hide it for none."""
-        self._texts = [text for text, _ in candidates[:_MAX_LISTED]]
-        lines = [(visible(text), visible(message)) for text, message in candidates[:_MAX_LISTED]]
-        widest = max((cell_width(text) for text, _ in lines), default=0)
+        """Show texts with their meanings, after the `keys` that do the same; hide an empty list."""
+        listed = candidates[:_MAX_LISTED]
+        self._texts = [text for text, _ in listed]
+        widest = max((cell_width(visible(text)) for text in self._texts), default=0)
         shown = Text(no_wrap=True, overflow="ellipsis")
-        for at, (text, message) in enumerate(lines):
-            key = "" if keys is None else f"{keys.get(self._texts[at], ''):<{_KEY_CELLS}}"
-            shown.append("\n" if at else "").append(f"  {key}", "bold")
-            shown.append(text, "bold" if at == 0 else "")
-            shown.append(" " * (widest - cell_width(text) + 2) + message, "dim")
+        for number, (text, meaning) in enumerate(listed):
+            key = "" if keys is None else f"{keys.get(text, ''):<{_KEY_CELLS}}"
+            shown.append("\n" if number else "").append(f"  {key}", "bold")
+            shown.append(visible(text), "" if number else "bold")
+            gap = " " * (widest - cell_width(visible(text)) + 2)
+            shown.append(gap + visible(meaning), "dim")
         if len(candidates) > _MAX_LISTED:
             shown.append(f"\n  … {len(candidates) - _MAX_LISTED} more", "dim")
         self.update(shown)
-        self.display = bool(lines)
+        self.display = bool(listed)
 
 
 class CommandLine:
-    """Gives the `bar` its completions, and does for `screen` what is entered there.
+    """Completions of the `bar`, and execution of its filters and commands on `screen`.
 
-    `aliases` stand for commands; `@NAME` in a filter stands for one of the saved `filters`.
+    `aliases` are names of commands; `@NAME` in a filter is one of the saved `filters`.
     """
 
     def __init__(
@@ -96,24 +97,27 @@ class CommandLine:
         self.listed = CandidateList(self.bar.type_in)
 
     def open(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
-        """Have a filter ('/') or a command (':') typed, with what it may be; typing replaces what
-        is `proposed`.
+        """Prompt for a filter ('/') or a command (':'), with completions; typing replaces a
+        `proposed` text.
         """
         self.bar.prompt(mode, value, proposed=proposed)
         self._list(mode, "" if proposed else value)
 
     def _list(self, mode: str, value: str) -> None:
-        keys = {action.name: key_sign(action.key) for action in self._screen.actions()}
-        opening = {one.opens: keys[one.name] for one in self._screen.actions() if one.opens}
-        self.listed.show(self._candidates(mode, value), keys | opening if mode == ":" else None)
+        keys: dict[str, str] = {}
+        for action in self._screen.actions():
+            keys[action.name] = key_sign(action.key)
+            if action.opens:
+                keys[action.opens] = key_sign(action.key)
+        self.listed.show(self._candidates(mode, value), keys if mode == ":" else None)
 
     def configure(self, aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
-        """Have these from now on."""
+        """Replace aliases and saved filters."""
         self._aliases = dict(aliases)
         self._filters = dict(filters)
 
     def expanded(self, text: str) -> str:
-        """Return a filter with the saved filters that it names; other words are unchanged."""
+        """Return a filter with the names of saved filters replaced by their texts."""
         return _SAVED.sub(lambda match: self._filters.get(match[1] or "", match[0]), text)
 
     def _saved_completions(self, value: str) -> list[str]:
@@ -127,24 +131,20 @@ class CommandLine:
         from hpcdash.domain.query import completions
 
         view = self._screen.view
-        if (mode == "/" or (mode == ":" and " " in value)) and (
-            saved := self._saved_completions(value)
-        ):
+        name, has_filter, text = value.partition(" ")
+        if mode == ":" and not has_filter:
+            return self._matching_commands(value)
+        if mode in ("/", ":") and (saved := self._saved_completions(value)):
             return saved
         if mode == "/" and isinstance(view, TableView):
             return completions(value, view.schema, view.source())
-        if mode != ":":
-            return []
-        parts = value.split(" ", 1)
-        if len(parts) == 1:
-            return self._matching_commands(value)
-        if parts[0] not in self._views():
-            return []
-        schema = SCHEMAS[TABLES.get(parts[0], JOBS).kind()]
-        return [f"{parts[0]} {found}" for found in completions(parts[1], schema)]
+        if mode == ":" and name in self._views():
+            schema = SCHEMAS[TABLES.get(name, JOBS).kind()]
+            return [f"{name} {found}" for found in completions(text, schema)]
+        return []
 
     def _matching_commands(self, value: str) -> list[str]:
-        """Return the commands that begin with a word, and those whose meaning has it."""
+        """Return the commands that begin with a word, then those with it in name or meaning."""
         commands = self._commands()
         begins = [name for name in commands if name.startswith(value) and name != value]
         return begins + [
@@ -163,61 +163,62 @@ class CommandLine:
         }
 
     def _commands(self) -> dict[str, str]:
-        """Return what can be the first word after ':', with its meaning."""
+        """Return the meanings of all commands: views, aliases and actions."""
         commands = {name: f"{spec.title or name} view" for name, spec in self._views().items()}
         commands |= {name: f"alias: {line}" for name, line in self._aliases.items()}
         return commands | {action.name: action.text for action in self._screen.actions()}
 
     def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:
-        """Return the completions with their meaning.
+        """Return the completions with their meanings.
 
-        For an empty line also recent entries and examples.
+        For an empty line, recent entries, saved filters and examples precede them.
         """
         view = self._screen.view
-        commands = (
-            self._commands()
-            if mode == ":"
-            else {f"@{name}": saved for name, saved in self._filters.items()}
-        )
-        found = [(text, commands.get(text, "")) for text in self._completions(mode, value)]
+        saved = {f"@{name}": text for name, text in self._filters.items()}
+        meanings = self._commands() if mode == ":" else saved
+        found = [(text, meanings.get(text, "")) for text in self._completions(mode, value)]
         if value or mode not in ("/", ":"):
-            if mode == ":" and " " not in value and not found and value not in commands:
-                return [("", f"Nothing matches{did_you_mean(value, commands)}")]
+            if mode == ":" and " " not in value and not found and value not in meanings:
+                return [("", f"Nothing matches{did_you_mean(value, meanings)}")]
             return found
-        examples: Iterable[tuple[str, str]] = _COMMAND_EXAMPLES
-        if isinstance(view, TableView) and mode == "/":
-            examples = (
-                (text, message) for text, message in _FILTER_EXAMPLES if _is_view_filter(view, text)
-            )
         recent = islice(dict.fromkeys(reversed(self.bar.mode_history(mode))), _MAX_RECENT)
-        saved = [*commands.items()] if mode == "/" else []
-        return [*((text, "recent") for text in recent), *saved, *examples, *found]
+        candidates = [(text, "recent") for text in recent]
+        if mode == "/":
+            candidates += saved.items()
+        if mode == "/" and isinstance(view, TableView):
+            candidates += [
+                (text, meaning) for text, meaning in _FILTER_EXAMPLES if _is_valid(view, text)
+            ]
+        else:
+            candidates += _COMMAND_EXAMPLES
+        return candidates + found
 
     def typed(self, event: CommandBar.Typed) -> None:
         """List the completions of the typed text; a filter takes effect while it is typed."""
-        view = self._screen.view
-        if self.bar.is_open:
-            self._list(event.mode, event.value)
-        else:
+        if not self.bar.is_open:
             self.listed.show(())
-        if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
+            return
+        self._list(event.mode, event.value)
+        view = self._screen.view
+        if event.mode == "/" and isinstance(view, TableView):
             text = event.value
-            half = _LAST_SAVED.search(event.value)
-            if half is not None and half[1] not in self._filters and self._saved_completions(text):
-                text = text[: half.start()]
+            name = _LAST_SAVED.search(text)
+            if name is not None and name[1] not in self._filters and self._saved_completions(text):
+                # The name of a saved filter is incomplete.
+                text = text[: name.start()]
             error = view.preview_filter(self.expanded(text))
-            self.bar.complain(error.short if error else "")
+            self.bar.show_error(error.short if error else "")
 
     async def _entered(self, mode: str, value: str) -> None:
         view = self._screen.view
         if mode == "/":
             if isinstance(view, TableView):
                 if (error := view.try_filter(self.expanded(value))) is not None:
-                    self.bar.complain(error.short)
+                    self.bar.show_error(error.short)
                     return
                 view.end_typing()
-        elif (complaint := await self.obey(value.strip())) is not None:
-            self.bar.complain(complaint)
+        elif (command_error := await self.run(value.strip())) is not None:
+            self.bar.show_error(command_error)
             return
         self._leave()
 
@@ -229,12 +230,12 @@ class CommandLine:
         self._leave()
 
     def _leave(self) -> None:
-        self.bar.shut()
+        self.bar.hide()
         self.listed.show(())
         self._screen.view.take_focus()
 
-    async def obey(self, line: str) -> str | None:
-        """Run a command: go to a view (and filter there), act, quit; return a complaint or ''."""
+    async def run(self, line: str) -> str | None:
+        """Open a view and filter it, act, or quit; return an error, None for none."""
         screen = self._screen
         name, _, rest = line.partition(" ")
         if name in self._aliases:
@@ -266,7 +267,7 @@ class CommandLine:
         return f"no such view or action: {name!r}{hint}"
 
 
-def _is_view_filter(view: TableView, text: str) -> bool:
+def _is_valid(view: TableView, text: str) -> bool:
     try:
         from hpcdash.domain.query import parse
 

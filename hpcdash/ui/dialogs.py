@@ -1,6 +1,4 @@
-"""The frame of every dialog, and those that any feature may open: prompts, host keys, choices,
-text.
-"""
+"""Frame of every dialog, and general dialogs: prompts, host keys, choices, texts."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _LABEL_CELLS = 60
 
 
 class AnswerButton(Button):
-    """Button of one line; a sign beside its colours shows that `enter` presses it."""
+    """Button of one line; a sign shows that it has the focus, besides its colours."""
 
     def __init__(self, text: str, *, id: str) -> None:
         super().__init__(f"  {text}", id=id, compact=True)
@@ -45,15 +43,14 @@ class AnswerButton(Button):
         """Show another text."""
         self._text = text
         self.watch_has_focus(self.has_focus)
-        # Its width was that of the text before.
+        # The width changes with the text.
         self.refresh(layout=True)
 
 
 class Dialog(ModalScreen[T]):
-    """The frame of a dialog: the heading, what `compose_body` yields, a line of keys.
+    """Frame of a dialog: the heading, the widgets of `compose_body`, a line of keys.
 
-    A part of class `.scrolls` takes the height that is left, and no more; a VerticalScroll scrolls
-    by keys.
+    A part of class `.scrolls` takes at most the remaining height; keys scroll a VerticalScroll.
     """
 
     DEFAULT_CSS = """
@@ -85,8 +82,7 @@ class Dialog(ModalScreen[T]):
         Binding("pagedown", "page(1)", show=False),
         Binding("pageup", "page(-1)", show=False),
     ]
-    # The lines around the part that scrolls: the frame's border, the title and the keys with a
-    # blank line each.
+    # Lines around the scrolling part: the border, and title and keys with a blank line each.
     fixed_lines = 6
 
     def __init__(self, heading: str) -> None:
@@ -99,9 +95,7 @@ class Dialog(ModalScreen[T]):
 
     @property
     def is_live(self) -> bool:
-        """Whether its widgets are there: a dialog that is being taken away loses them innermost
-        first.
-        """
+        """Whether its widgets exist; a dialog that is being removed loses the innermost first."""
         return self.is_attached and not (self._pruning or self._closing)
 
     def compose(self) -> ComposeResult:
@@ -114,7 +108,7 @@ class Dialog(ModalScreen[T]):
         raise NotImplementedError
 
     def format_keys(self) -> str:
-        """The last line, which may be set later."""
+        """Return the line of keys."""
         return ""
 
     def on_resize(self) -> None:
@@ -143,7 +137,7 @@ class Dialog(ModalScreen[T]):
 
 
 class PromptDialog(Dialog[list[str] | None]):
-    """Prompt of a login node: names the hop, shows its own message as plain text."""
+    """Prompt of a login node, with the name of the hop and its message."""
 
     DEFAULT_CSS = "PromptDialog > .frame { width: 76; }"
 
@@ -187,7 +181,7 @@ class PromptDialog(Dialog[list[str] | None]):
 
 
 class HostKeyDialog(Dialog[bool]):
-    """Fingerprint of an unknown host; nothing is trusted unless a person confirms."""
+    """Fingerprint of an unknown host, which is trusted only if the user confirms."""
 
     DEFAULT_CSS = "HostKeyDialog > .frame { width: 76; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -228,9 +222,7 @@ class HostKeyDialog(Dialog[bool]):
 
 
 class _Checkboxes(SelectionList[str]):
-    """A list whose boxes are empty where nothing is chosen: by themselves they differ in colour
-    only.
-    """
+    """List with empty boxes for unchosen items; Textual's differ only in colour."""
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -242,9 +234,7 @@ class _Checkboxes(SelectionList[str]):
 
 
 class ChecklistDialog(Dialog[list[str] | None]):
-    """Some of a list, by marks; answers the marked in the order of the list, None where it was
-    left.
-    """
+    """Choice of several items; returns the marked values in order, None if it was cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("comma,enter", "take", "take", show=False, priority=True),
@@ -261,9 +251,9 @@ class ChecklistDialog(Dialog[list[str] | None]):
         *,
         is_ordered: bool = False,
     ) -> None:
-        """`choices` are values and their labels; no more than `most` can be taken.
+        """`choices` are values and labels, of which at most `most` can be chosen.
 
-        Their order may be changed.
+        The user can change their order if `is_ordered`.
         """
         super().__init__(heading)
         self._choices = list(choices)
@@ -285,20 +275,20 @@ class ChecklistDialog(Dialog[list[str] | None]):
         return f"space toggle{move} · enter apply · esc cancel"
 
     def action_move(self, step: int) -> None:
-        """Have the one at the cursor change places with the next, or the one before."""
+        """Move the choice at the cursor by a step."""
         shown = self.query_one(SelectionList)
         at = shown.highlighted
         if not self._is_ordered or at is None or not 0 <= at + step < len(self._choices):
             return
         chosen = set(shown.selected)
-        self._choices[at], self._choices[at + step] = self._choices[at + step], self._choices[at]
+        self._choices.insert(at + step, self._choices.pop(at))
         shown.clear_options()
         shown.add_options(self._selections(chosen))
         shown.highlighted = at + step
 
     def on_mount(self) -> None:
         widest = max((cell_width(visible(label)) for _, label in self._choices), default=0)
-        # The frame and the boxes take twelve cells; the keys below fit into 52 with the frame.
+        # Frame and boxes take twelve cells; the line of keys needs 52 with the frame.
         self.query_one(".frame").styles.width = max(52, min(widest, _LABEL_CELLS) + 12)
         self.query_one(SelectionList).focus()
 
@@ -313,7 +303,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
 
 
 class Choice(Struct, frozen=True):
-    """Choice: `value` is its meaning, `label` its name ('': its value), `text` a description."""
+    """Choice with a `value`, a `label` ('': the value) and a description, `text`."""
 
     value: str
     text: str = ""
@@ -321,7 +311,7 @@ class Choice(Struct, frozen=True):
 
 
 class ChoiceDialog(Dialog[None]):
-    """One of some choices; `take` is called with its value."""
+    """Choice of one item; `take` is called with its value."""
 
     DEFAULT_CSS = """
     ChoiceDialog OptionList, ChoiceDialog OptionList:focus {
@@ -384,7 +374,7 @@ class ChoiceDialog(Dialog[None]):
 
 
 class TextDialog(Dialog[None]):
-    """A text to read: help, or a whole error. Any of the usual keys closes it."""
+    """Text, such as a whole error."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,question_mark,exclamation_mark,enter", "leave", "close", show=False),

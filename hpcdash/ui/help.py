@@ -1,6 +1,4 @@
-"""The help: a searchable menu of a view's actions that runs what is chosen, and what else is to be
-known there.
-"""
+"""Help of a view: a searchable menu that runs its actions, and notes on keys, signs, filters."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _KEYS_CELLS = 12
 
 
 class HelpDialog(Dialog[None]):
-    """Actions under their headings; typed text selects actions by text or key, enter runs one."""
+    """Actions under headings; typed text filters them by text or key, enter runs one."""
 
     DEFAULT_CSS = """
     HelpDialog > .frame { height: 96%; }
@@ -45,9 +43,7 @@ class HelpDialog(Dialog[None]):
         notes: Sequence[tuple[str, Text]],
         run: Callable[[str], object],
     ) -> None:
-        """`notes` are headings with text to read under the menu; `run` is called with the name of
-        an action.
-        """
+        """`notes` are headings with text below the menu; `run` is called with an action's name."""
         super().__init__(heading)
         self.groups = groups
         self.notes = notes
@@ -73,45 +69,39 @@ class HelpDialog(Dialog[None]):
         self._list(event.value.strip().lower())
 
     def _list(self, requested: str) -> None:
-        """List the actions with every word of `requested`.
-
-        The notes if they match, or without words.
-        """
-        listed = self.query_one(OptionList)
+        """List the actions and notes that contain each part of `requested`."""
+        actions = [action for _, group in self.groups for action in group]
         parts = requested.split()
-        options: list[Option] = []
-
-        def add(heading: str, lines: list[Option]) -> None:
-            if lines and heading:
-                options.extend(
-                    ([Option("", disabled=True)] if options else [])
-                    + [Option(Text(heading, "bold"), disabled=True)]
-                )
-            options.extend(lines)
-
+        sections: list[tuple[str, list[Option]]] = []
         for heading, group in self.groups:
-            shown = [one for one in group if all(word in _searched(one) for word in parts)]
-            add(
-                heading,
-                [Option(key_line(key_sign(one.key), one.text), id=one.name) for one in shown],
-            )
+            found = [action for action in group if all(part in _searched(action) for part in parts)]
+            lines = [
+                Option(key_line(key_sign(action.key), action.text), id=action.name)
+                for action in found
+            ]
+            sections.append((heading, lines))
         for heading, text in self.notes:
-            if all(word in f"{heading} {text.plain}".lower() for word in parts):
-                add(heading, [Option(line, disabled=True) for line in text.split("\n")])
+            if all(part in f"{heading} {text.plain}".lower() for part in parts):
+                lines = [Option(line, disabled=True) for line in text.split("\n")]
+                sections.append((heading, lines))
+        options: list[Option] = []
+        for heading, lines in sections:
+            if lines and heading:
+                options += [Option("", disabled=True)] if options else []
+                options.append(Option(Text(heading, "bold"), disabled=True))
+            options += lines
+        if not options:
+            known_terms = " ".join(map(_searched, actions)).split()
+            nothing = f"Nothing matches{did_you_mean(requested, set(known_terms))}"
+            options.append(Option(nothing, disabled=True))
+        listed = self.query_one(OptionList)
         with self.prevent(OptionList.OptionHighlighted):
             listed.clear_options()
-            nothing = f"Nothing matches{did_you_mean(requested, self._known_terms())}"
-            listed.add_options(options or [Option(nothing, disabled=True)])
-        known = {one.name: one.text.lower() for _, group in self.groups for one in group}
-        places = [at for at, option in enumerate(options) if not option.disabled]
-        begins = [at for at in places if known[str(options[at].id)].startswith(requested)]
-        listed.highlighted = next(iter(begins or places), None)
-
-    def _known_terms(self) -> set[str]:
-        """Words of the actions, for what was mistyped."""
-        return {
-            word for _, group in self.groups for one in group for word in _searched(one).split()
-        }
+            listed.add_options(options)
+        enabled = [index for index, option in enumerate(options) if not option.disabled]
+        prefixed = {action.name for action in actions if action.text.lower().startswith(requested)}
+        matching = [index for index in enabled if options[index].id in prefixed]
+        listed.highlighted = next(iter(matching or enabled), None)
 
     @on(Input.Submitted)
     def _chosen(self, event: Input.Submitted) -> None:
@@ -133,6 +123,6 @@ def _searched(action: Action) -> str:
 
 
 def key_line(keys: str, text: str) -> Text:
-    """Keys, then what they do."""
+    """Return a line of the help: keys and their meaning."""
     gap = " " * max(2, _KEYS_CELLS - cell_len(keys))
     return Text.assemble("  ", (keys, "bold"), f"{gap}{text}")

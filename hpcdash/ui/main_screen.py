@@ -1,6 +1,4 @@
-"""The one screen of the dashboard: breadcrumb, banner, the view one is in, hint, status and keys
-around it.
-"""
+"""Main screen of the dashboard: the present view, with breadcrumb, banner, status and keys."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ from hpcdash.ui.views import SPECS
 from hpcdash.ui.watch.announcer import AlertAnnouncer
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
-from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
+from hpcdash.ui.widgets.lines import Banner, Breadcrumb, ClickableLine, Hint, KeyLine, StatusLine
 
 if TYPE_CHECKING:
     from hpcdash.config.plugins import SiteCommand
@@ -63,15 +61,18 @@ if TYPE_CHECKING:
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
 _NOTICE_LINES = 3
-# The wall of slots stands over the jobs on a terminal of this size, in so many lines at most.
-_WALL_COLUMNS, _WALL_LINES = 120, 40
-_WALL_OVER_JOBS, _WALL_OVER_NODES = 5, 12
-# A person's settings for these views also apply where they are pushed.
+# Terminals of this size have the wall of slots above the jobs.
+_WALL_COLUMNS = 120
+_WALL_LINES = 40
+# Most lines of the wall.
+_WALL_OVER_JOBS = 5
+_WALL_OVER_NODES = 12
+# Settings of these views also apply if they are pushed.
 _CONFIGURED = ("jobs", "history", "chart")
 
 
 class MainScreen(DashboardScreen, inherit_bindings=False):
-    """Keeps a stack of views for each cluster, and what is around them up to date."""
+    """Screen with a stack of views for each cluster, and the lines around the present view."""
 
     DEFAULT_CSS = """
     MainScreen { layout: vertical; }
@@ -93,9 +94,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         tour_ended: Callable[[], None] = lambda: None,
         typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`typed` is what was entered in earlier runs after '/' and ':' and to be run in jobs, the
-        newest last.
-        """
+        """`typed` are earlier filters ('/'), commands (':') and commands for jobs, newest last."""
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
@@ -110,14 +109,14 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._first = first
         self._tour = Tour(self.key_label, tour_ended, self._tour_place)
         self._stacks = ViewStacks(sessions, view_arguments)
-        # Hosts' output at the login by cluster, once it was shown.
+        # Shown output of logins by cluster.
         self._login_texts: dict[str, str] = {}
 
     def set_actions(self, actions: tuple[Action, ...]) -> None:
         """Set the actions and their keys, which precede those of the focused widget.
 
-        A key is then handled when it arrives and not after a way through the widgets: keys typed
-        ahead, in one burst or over a slow connection, do what they would have done one at a time.
+        A key is then handled when it arrives, before any widget: keys typed ahead, in a burst or
+        over a slow connection, act in order.
         """
         self.offered = replace(self.offered, registry=actions)
         self._bindings = BindingsMap(
@@ -170,11 +169,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         await self.go(self._first)
         for session in self.sessions:
             session.store.listen(partial(self._on_store_change, session))
-            if self.offered.read_only:
-                continue
-            session.launches.follow(partial(self._session_notified, session))
+            if not self.offered.read_only:
+                session.launches.follow(partial(self._session_notified, session))
         self.set_interval(1.0, self._tick)
-        self.call_after_refresh(self._drawn)
+        self.call_after_refresh(self._reconcile)
 
     def _session_notified(self, session: ClusterSession, text: str) -> None:
         """Show a launch's notification, of a removed folder or node findings; refresh the view."""
@@ -182,8 +180,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if session is self.session:
             self.view.notes_changed()
 
-    def _drawn(self) -> None:
-        """The first table is on the screen: now is the time for what it does not need."""
+    def _reconcile(self) -> None:
+        """Reconcile earlier submissions once the first table is on the screen."""
         if not self.offered.read_only:
             for session in self.sessions:
                 self.handlers.submit.reconcile_earlier(session)
@@ -200,48 +198,40 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._around)
 
     def chosen(self, before: Choices) -> Choices:
-        """Return the person's choices in the shown cluster's views, and the typed history.
+        """Return the user's choices in the shown cluster's views, and the typed history.
 
         Views that were not opened keep their choices of `before`.
         """
-        by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
-        job_rules = by_view.get("jobs", {})
-        fields = {
-            name: value for name, value in job_rules.items() if name not in ("columns", "sort")
-        }
-        for key, earlier in (("columns", before.columns), ("sort", before.sort)):
-            unopened = {name: value for name, value in earlier.items() if name not in by_view}
-            fields[key] = unopened | {
-                name: chosen[key] for name, chosen in by_view.items() if key in chosen
-            }
         from hpcdash.ui.inside.actions import MODE
 
+        by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
+        fields = {**msgspec.structs.asdict(before), **by_view.get("jobs", {})}
+        for key, earlier in (("columns", before.columns), ("sort", before.sort)):
+            fields[key] = {name: value for name, value in earlier.items() if name not in by_view}
+            fields[key] |= {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
         fields["typed"] = {
             mode: tuple(self.command_line.bar.mode_history(mode)) for mode in ("/", ":", MODE)
         }
-        return msgspec.convert(
-            {**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices
-        )
+        fields["theme"] = self.app.theme
+        return msgspec.convert(fields, Choices)
 
     def keep_typed(self) -> None:
-        """Have each view keep what was typed there, for the next time."""
+        """Store unfinished input of each view for the next start."""
         for view in self.query(View):
             view.keep_typed()
 
     # -- moving between views
 
     async def go(self, name: str, /, **arguments: object) -> None:
-        """A root view: back to it where it is on the way here, else on top, so that one can go
-        back.
-        """
+        """Show a root view: go back to it if it is on the stack, else put it on top."""
         await self._show_stack(self._stacks.to_root(name, arguments))
 
     async def push(self, name: str, /, **arguments: object) -> None:
-        """A view on top of the one that is shown."""
+        """Show a view on top of the present one."""
         await self._show_stack(self._stacks.with_new(name, arguments))
 
     async def pop(self) -> bool:
-        """Back one step; False at the first view."""
+        """Go back one step; return False at the first view."""
         if len(self.stack) <= 1:
             return False
         await self._show_stack(self.stack[:-1])
@@ -252,22 +242,22 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             await self._show_stack(stack)
 
     async def _show_stack(self, stack: list[View]) -> None:
-        left_behind = self._stacks.put(stack)
-        views = self.query_one("#views", Container)
-        for view in left_behind:
-            await view.remove()
-        for other in views.children:
-            other.display = other is stack[-1]
-        if stack[-1].is_live:
-            stack[-1].shown()
+        view = stack[-1]
+        for removed in self._stacks.put(stack):
+            await removed.remove()
+        container = self.query_one("#views", Container)
+        for child in container.children:
+            child.display = child is view
+        if view.is_live:
+            view.shown()
         else:
-            # The app may be left before the view is mounted, or while it is.
-            if not views.is_attached:
+            # The app may end before the view is mounted, or meanwhile.
+            if not container.is_attached:
                 return
-            await views.mount(stack[-1])
-            if not stack[-1].is_attached:
+            await container.mount(view)
+            if not view.is_attached:
                 return
-            stack[-1].take_focus()
+            view.take_focus()
         self._poll_shown()
         self._around()
 
@@ -278,27 +268,26 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     @property
     def _header_kinds(self) -> set[Kind]:
-        """Tables that the header needs; shares only where the probe found accounting."""
-        if not self._has_header:
-            return set()
-        probe = self.session.store.probe
-        has = self.session.store.backend.capabilities
-        has_accounting = probe is not None and bool(probe.has_accounting)
-        requested = {
-            Kind.QUEUES: Capability.QUEUES in has,
-            Kind.SHARES: Capability.SHARES in has and has_accounting,
-        }
-        return {kind for kind, is_requested in requested.items() if is_requested}
+        """Tables of the header; shares only if the probe found accounting."""
+        kinds: set[Kind] = set()
+        if self._has_header:
+            probe = self.session.store.probe
+            capabilities = self.session.store.backend.capabilities
+            if Capability.QUEUES in capabilities:
+                kinds.add(Kind.QUEUES)
+            if Capability.SHARES in capabilities and probe is not None and probe.has_accounting:
+                kinds.add(Kind.SHARES)
+        return kinds
 
     @property
     def _has_header(self) -> bool:
-        """Whether the queues' gauges stand over the view."""
+        """Whether the queues' gauges are above the view."""
         is_large = self.size.width >= MIN_COLUMNS and self.size.height >= MIN_LINES
         return is_large and self.view_name == "jobs"
 
     @property
     def _wall_lines(self) -> int:
-        """Most lines of slots over the view; 0 where there is no room, or nothing to poll yet."""
+        """Most lines of the wall above the view; 0 without room, or before the first jobs."""
         store = self.session.store
         if Capability.NODES not in store.backend.capabilities or Kind.MINE not in store.snapshots:
             return 0
@@ -309,17 +298,14 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         return _WALL_OVER_JOBS if has_room and self.view_name == "jobs" else 0
 
     async def switch(self, position: int) -> None:
-        """Switch to another cluster, in its last view.
-
-        Of the one left only one's own jobs are polled.
-        """
+        """Switch to another cluster and its last view; of the previous one, poll only own jobs."""
         self.session.poller.show(())
         self._stacks.switch(position)
         self.session.poller.start()
         if self.stack:
             await self._show_stack(self.stack)
         else:
-            # Read before the first answer is there, which is compared with it.
+            # Read it before the first answer, which is compared with it.
             self.session.store.load_cached((Kind.MINE,))
             await self.go("jobs")
 
@@ -330,7 +316,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     # -- header, status and notifications
 
     def _on_store_change(self, session: ClusterSession, changed: Changed) -> None:
-        """Called by the store's poller: the rest is done in the screen's own turn."""
+        """Called by the store's poller: handle the change in the screen's own turn."""
         self.call_later(self._store_changed, session, changed)
 
     def _store_changed(self, session: ClusterSession, changed: Changed) -> None:
@@ -351,17 +337,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             cast("DashboardApp", self.app).notify_desktop(
                 "; ".join(text + where for text, _ in ended)
             )
-        # The result of a cancellation from here was reported.
-        own = self.handlers.runner.cancelled if "handlers" in vars(self) else frozenset()
-        events = [
-            event
-            for event in events
-            if event.after != JobState.CANCELLED
-            or own.isdisjoint(
-                {(session.name, event.job_id), (session.name, parse_array_id(event.job_id))}
+        # The result of a cancellation by this screen was reported.
+        cancelled = self.handlers.runner.cancelled if "handlers" in vars(self) else frozenset()
+
+        def is_known(event: JobEvent) -> bool:
+            ids = (event.job_id, parse_array_id(event.job_id))
+            return event.after == JobState.CANCELLED and any(
+                (session.name, job_id) in cancelled for job_id in ids
             )
-        ]
-        for text, is_bad in announcements(events):
+
+        for text, is_bad in announcements([event for event in events if not is_known(event)]):
             self.notify(
                 text + where,
                 severity="warning" if is_bad else "information",
@@ -377,17 +362,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             self._show_login_message()
 
     def _show_wall(self) -> None:
-        """Draw the wall; rows get the letters that it gives to jobs."""
+        """Draw the wall; redraw rows if it changed the letters of jobs."""
         if self.query_one(SlotWall).show(self.session.store, lines=self._wall_lines):
             self.view.notes_changed()
 
     def _show_login_message(self) -> None:
-        """A host's banner, for a while and once, where the login was too quick to read it."""
+        """Show a host's banner once, for a while: the login was too quick to read it."""
+        name = self.session.name
         health = self.session.store.transport.health
-        if health.state == "connected" and health.text != self._login_texts.get(
-            self.session.name, ""
-        ):
-            self._login_texts[self.session.name] = health.text
+        if health.state == "connected" and health.text != self._login_texts.get(name, ""):
+            self._login_texts[name] = health.text
             self.notice(beginning(health.text, _NOTICE_LINES))
 
     @on(View.CrumbsChanged)
@@ -422,7 +406,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     @property
     def error(self) -> HpcdashError | None:
-        """Error of the shown data; None for none."""
+        """Error of the shown data, if any."""
         return shown_error(self.session, self.view)
 
     def _banner(self) -> None:
@@ -450,7 +434,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             self.session,
             self.view_name,
             has_other_clusters=len(self.sessions) > 1,
-            is_touring=self._tour.is_telling,
+            is_touring=self._tour.has_hint,
         )
 
     def key_label(self, name: str) -> str:
@@ -477,52 +461,50 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         else:
             await self.push(event.view, **event.arguments)
 
-    @on(ActionLine.Clicked)
-    async def _clicked(self, event: ActionLine.Clicked) -> None:
+    @on(ClickableLine.Clicked)
+    async def _action_clicked(self, event: ClickableLine.Clicked) -> None:
         event.stop()
-        await self.act(event.name)
+        await self.act(event.value)
 
     async def action_act(self, name: str) -> None:
-        """A key of the registry."""
+        """Handle a key of the registry."""
         await self.act(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While one types in a field every key is the field's; else they are those of the view."""
+        """Leave the keys to a focused field, except those available while typing."""
         if action != "act":
             return super().check_action(action, parameters)
-        if isinstance(self.focused, Input) and not is_form_widget(self.focused):
-            return False
         is_typing = is_form_widget(self.focused)
-        return bool(self.stack) and any(
-            one.name == parameters[0] and (one.while_typing or not is_typing)
-            for one in self.actions()
-        )
+        if not self.stack or (isinstance(self.focused, Input) and not is_typing):
+            return False
+        actions = actions_while_typing(self.actions()) if is_typing else self.actions()
+        return any(action.name == parameters[0] for action in actions)
 
     def on_key(self, event: events.Key) -> None:
         """Explain a key of this view that had no effect."""
-        if self.stack and not isinstance(self.focused, Input) and not is_form_widget(self.focused):
-            for action in self.offered.registry:
-                is_its_key = event.key in action.key.split(",")
-                if is_its_key and (
-                    text := self.offered.why_not(self.session, self.view_name, action)
-                ):
-                    self.notify(text, severity="warning", timeout=3, markup=False)
-                    return
+        if not self.stack or isinstance(self.focused, Input) or is_form_widget(self.focused):
+            return
+        for action in self.offered.registry:
+            if event.key not in action.key.split(","):
+                continue
+            if text := self.offered.why_not(self.session, self.view_name, action):
+                self.notify(text, severity="warning", timeout=3, markup=False)
+                return
 
     async def act(self, name: str) -> None:
         """Run the action of a key, the palette or ':'; the view's own handler has precedence."""
-        if name not in {action.name for action in self.actions()}:
+        action = next((action for action in self.actions() if action.name == name), None)
+        if action is None:
             return
         self._tour.performed(name)
-        action = self.offered.named(name)
-        if action is not None and action.plugin is not None:
+        if action.plugin is not None:
             await self.handlers.plugins.run(action.plugin)
             return
-        if action is not None and action.line:
-            if complaint := await self.command_line.obey(action.line):
-                self.notify(f":{action.line}: {complaint}", severity="warning", markup=False)
+        if action.line:
+            if error := await self.command_line.run(action.line):
+                self.notify(f":{action.line}: {error}", severity="warning", markup=False)
             return
-        if action is not None and action.opens:
+        if action.opens:
             await self.go(action.opens)
             return
         for owner in (self.view, *self.handlers):
@@ -531,13 +513,13 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                 result = handler()
                 if hasattr(result, "__await__"):
                     result = await result
-                # A view that had nothing to clear leaves escape to the screen.
+                # A view with nothing to clear leaves escape to the screen.
                 if result is not False:
                     return
 
     def notice(self, text: str) -> None:
         """Show a message for a while, off the table."""
-        # None where the screen is being closed.
+        # There is none while the screen is being closed.
         for notice in self.query(Notice):
             notice.set_text(text)
 
@@ -547,17 +529,17 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._around()
 
     def end_tour(self) -> None:
-        """No more hints, where any are shown."""
+        """End the tour, if it is shown."""
         self._tour.end()
 
     def _tour_place(self) -> tuple[str, frozenset[str]]:
-        """The view one is in, and what keys do there; in a form most are the field's."""
+        """Return the present view and its actions; a form's fields take most keys."""
         if not self.stack:
             return "", frozenset()
-        is_form = self.view_name in FORM
-        return self.view_name, frozenset(
-            one.name for one in self.actions() if one.while_typing or not is_form
-        )
+        actions = self.actions()
+        if self.view_name in FORM:
+            actions = actions_while_typing(actions)
+        return self.view_name, frozenset(action.name for action in actions)
 
     def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
         self._announcer.announce(session, events)
@@ -572,9 +554,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
 
 class ViewStacks:
-    """A stack of views for each of `sessions`; `view_arguments` gives what a person configured for
-    a view.
-    """
+    """Stack of views for each of `sessions`; `view_arguments` returns the settings of a view."""
 
     def __init__(
         self, sessions: Sequence[ClusterSession], view_arguments: Callable[[str], dict[str, object]]
@@ -583,9 +563,9 @@ class ViewStacks:
         self._arguments = view_arguments
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
-        # By cluster the stack before this one.
+        # Previous stack by cluster.
         self._before: list[list[View]] = [[] for _ in sessions]
-        # A root view keeps its cursor, filter and marks while one is elsewhere.
+        # Root views stay, with their cursor, filter and marks.
         self._roots: dict[tuple[int, str], View] = {}
 
     @property
@@ -610,13 +590,11 @@ class ViewStacks:
         return self._at + 1
 
     def switch(self, position: int) -> None:
-        """To another cluster, counted round."""
+        """Switch to the cluster at a position, cyclically."""
         self._at = position % len(self._sessions)
 
     def to_root(self, name: str, arguments: dict[str, object]) -> list[View]:
-        """The stack for a root view: back to it where it is on the way here, else on top, so that
-        one can go back.
-        """
+        """Return the stack for a root view: up to it if it is on the stack, else with it on top."""
         key = (self._at, name)
         view = self._roots.get(key)
         if view is None:
@@ -627,15 +605,14 @@ class ViewStacks:
         return stack[: stack.index(view) + 1] if view in stack else [*stack, view]
 
     def with_new(self, name: str, arguments: dict[str, object]) -> list[View]:
-        """The stack with a new view on top."""
+        """Return the stack with a new view on top."""
         configured = self._arguments(name) if name in _CONFIGURED else {}
         return [*self.stack, SPECS[name].make(self.session, **{**configured, **arguments})]
 
     def put(self, stack: list[View]) -> list[View]:
-        """Have this stack from now on; gives the views of the one before that are to be taken
-        away.
-        """
-        before, self._stacks[self._at] = self.stack, stack
+        """Replace the stack; return the views that are no longer used."""
+        before = self.stack
+        self._stacks[self._at] = stack
         if before and before[-1] is not stack[-1]:
             self._before[self._at] = before
         return [view for view in before if view not in stack and view not in self._roots.values()]
@@ -645,21 +622,16 @@ class ViewStacks:
         return {name: view for (at, name), view in self._roots.items() if at == self._at}
 
     def last(self) -> list[View] | None:
-        """Stack before this one, as far as its views remain; None where it is the shown one."""
+        """Return the previous stack up to its last remaining view; None if that is shown."""
         before = self._before[self._at]
         while before and before[-1] not in self._roots.values():
             before = before[:-1]
         return before if before and before[-1] is not self.view else None
 
     def crumbs(self) -> list[str]:
-        """The cluster, the views opened since the last root view, and where one is in the one on
-        top.
-        """
+        """Return the cluster, the views since the last root view, and the present view's crumbs."""
         stack = self.stack
         roots = [at for at, view in enumerate(stack) if view in self._roots.values()]
-        on_the_way = stack[max(roots, default=0) : -1]
-        return [
-            self.session.store.title,
-            *(view.way_crumb() for view in on_the_way),
-            *self.view.crumbs(),
-        ]
+        views = stack[max(roots, default=0) : -1]
+        crumbs = [view.way_crumb() for view in views]
+        return [self.session.store.title, *crumbs, *self.view.crumbs()]

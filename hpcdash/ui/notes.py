@@ -1,9 +1,10 @@
-"""Pins and notes on jobs, bookmarks of filters: stored locally, shown in tables and job pages."""
+"""Pins and notes of jobs and bookmarks of filters, stored on this machine."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,7 @@ _cluster_notes: dict[tuple[str, str], JobNotes] = {}
 
 
 def session_notes(session: ClusterSession) -> JobNotes:
-    """Return the notes of a cluster, the same object for every view."""
+    """Return the notes of a cluster, which all views share."""
     folder = session.actions.journal.path.parent
     return _cluster_notes.setdefault((str(folder), session.name), JobNotes(folder, session.name))
 
@@ -28,33 +29,25 @@ def session_notes(session: ClusterSession) -> JobNotes:
 def listed_filters(
     session: ClusterSession, view: str, configured: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """(label, filter) of the filters there are for a view: those `configured` by name, then the
-    bookmarks.
-    """
-    named = tuple((configured or {}).items())
+    """Return (label, filter) of a view's filters: the `configured` by name, then the bookmarks."""
+    named = dict(configured or {})
     bookmarks = session_notes(session).load().bookmarks.get(view, ())
-    return (
-        *named,
-        *((text, text) for text in bookmarks if text not in {text for _, text in named}),
-    )
+    unnamed = [text for text in bookmarks if text not in named.values()]
+    return (*named.items(), *((text, text) for text in unnamed))
 
 
 def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
-    """Bookmark a view's filter, or no longer."""
+    """Bookmark a view's filter, or remove its bookmark."""
     notes = session_notes(screen.session)
     if text in notes.load().bookmarks.get(view, ()):
-        keep(
-            screen, lambda: notes.forget_bookmark(view, text), f"bookmark removed: {visible(text)}"
-        )
+        write = partial(notes.forget_bookmark, view, text)
+        store(screen, write, f"bookmark removed: {visible(text)}")
     else:
-        keep(screen, lambda: notes.bookmark(view, text), f"bookmarked {visible(text)}")
+        store(screen, partial(notes.bookmark, view, text), f"bookmarked {visible(text)}")
 
 
 def with_notes(table: pa.Table, stored: StoredNotes) -> pa.Table:
-    """Return rows of domain.schema.JOBS with `pinned` and `note`.
-
-    An array's apply to its tasks too.
-    """
+    """Add `pinned` and `note` to rows of domain.schema.JOBS; an array's apply to its tasks too."""
     count = table.num_rows
     pinned: pa.Array = pa.repeat(pa.scalar(False), count)
     if stored.pinned:
@@ -70,37 +63,33 @@ def with_notes(table: pa.Table, stored: StoredNotes) -> pa.Table:
 
 
 def pinned_first(rows: pa.Table, stored: StoredNotes) -> pa.Table:
-    """Folded rows with the pinned ones in front; a pinned task of an open array stays below its
-    array.
-    """
+    """Return folded rows with pinned jobs first; a pinned task of an open array stays below it."""
     if not stored.pinned:
         return rows
-    is_array_mark = pc.fill_null(
-        pc.is_in(rows["array_id"], pa.array(sorted(stored.pinned), pa.string())), False
-    )
-    is_child = pc.equal(rows["_fold"], 3)
-    is_first = pc.and_(
-        pc.fill_null(rows["pinned"], False), pc.or_(is_array_mark, pc.invert(is_child))
-    )
+    ids = pa.array(sorted(stored.pinned), pa.string())
+    has_pinned_array = pc.fill_null(pc.is_in(rows["array_id"], ids), False)
+    is_task = pc.equal(rows["_fold"], 3)
+    is_pinned = pc.fill_null(rows["pinned"], False)
+    is_first = pc.and_(is_pinned, pc.or_(has_pinned_array, pc.invert(is_task)))
     if not pc.any(is_first).as_py():
         return rows
     return pa.concat_tables([rows.filter(is_first), rows.filter(pc.invert(is_first))])
 
 
 def toggle_pins(screen: DashboardScreen) -> None:
-    """Pin the marked jobs, or the one that is pointed at; where all are pinned let them go."""
+    """Pin the marked jobs, or the selected job; unpin them if all are pinned."""
     view = screen.view
     notes = session_notes(screen.session)
     job_ids = view.targets().job_ids if view.marks() else tuple(filter(None, [view.pointed_job()]))
     if not job_ids:
         screen.notify("select a job first", severity="warning", timeout=3)
         return
-    is_requested = not notes.load().pinned.issuperset(job_ids)
-    what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
+    are_pinned = notes.load().pinned.issuperset(job_ids)
+    jobs = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
+    message = f"{jobs} {'no longer pinned' if are_pinned else 'pinned'}"
     now = screen.session.store.clock.now()
-    done = f"{what} {'pinned' if is_requested else 'no longer pinned'}"
     view.clear_marks()
-    keep(screen, lambda: notes.pin(job_ids, is_requested, now), done)
+    store(screen, partial(notes.pin, job_ids, not are_pinned, now), message)
 
 
 def write_note(screen: DashboardScreen) -> None:
@@ -116,19 +105,16 @@ def write_note(screen: DashboardScreen) -> None:
 
     def take(note: str | None) -> None:
         if note is not None:
-            keep(
-                screen,
-                lambda: notes.write(job_id, note, now),
-                "noted" if note.strip() else "note removed",
-            )
+            message = "noted" if note.strip() else "note removed"
+            store(screen, partial(notes.write, job_id, note, now), message)
 
     screen.app.push_screen(
         NoteDialog(f"Note on job {job_id}", notes.load().notes.get(job_id, "")), take
     )
 
 
-def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:
-    """Write beside the screen, and notify of the result or the error."""
+def store(screen: DashboardScreen, write: Callable[[], None], message: str) -> None:
+    """Run `write` beside the event loop, and show the message or its error."""
     view = screen.view
 
     async def run() -> None:
@@ -137,7 +123,7 @@ def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:
         except StateUnusable as error:
             screen.notify(f"not kept: {error.message}", severity="error", timeout=8, markup=False)
             return
-        screen.notify(done, timeout=2, markup=False)
+        screen.notify(message, timeout=2, markup=False)
         view.notes_changed()
 
     start_worker(screen, run, group="notes")

@@ -16,16 +16,13 @@ T = TypeVar("T")
 
 
 class UiPrompter:
-    """A Prompter for the dashboard: made before the app, which `attach`es itself.
-
-    Questions wait for it.
-    """
+    """Prompter of the dashboard, built before the app; prompts wait until the app is attached."""
 
     def __init__(self) -> None:
         self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._attached: App[Any] | None = None
-        # The app's: the caller may have started before the app.
+        # Context of the app; that of a caller may be older.
         self._context: contextvars.Context | None = None
 
     def attach(self, app: App[Any]) -> None:
@@ -35,15 +32,13 @@ class UiPrompter:
         if self._app is not None and not self._app.done():
             self._app.set_result(app)
 
-    async def _there(self) -> App[Any]:
-        if self._attached is not None:
-            return self._attached
-        if self._app is None:
-            self._app = asyncio.get_running_loop().create_future()
-        return await self._app
-
     async def _prompt(self, dialog: Screen[T]) -> T | None:
-        app = await self._there()
+        if self._attached is None:
+            if self._app is None:
+                self._app = asyncio.get_running_loop().create_future()
+            await self._app
+        app = self._attached
+        assert app is not None
         async with self._one_at_a_time:
             answered: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
 
@@ -72,7 +67,7 @@ class UiPrompter:
         """Do nothing: the connection's status on the screen shows it."""
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
-        """One answer a field; a prompt without fields is answered with none."""
+        """Return an answer for each field; None if the dialog was cancelled."""
         from hpcdash.ui.dialogs import PromptDialog
 
         if not prompt.fields:

@@ -23,48 +23,46 @@ if TYPE_CHECKING:
 class DashboardApp(TerminalApp):
     """The app that the screen is in."""
 
-    # Writes a traceback into the log file of --debug and gives its path, None without one.
+    # Writes a traceback to the log file of --debug; returns its path, None without one.
     note_error: Callable[[Exception], Path | None]
 
     def open_outside(self, program: str, file: Path) -> None:
-        """Leave the screen to a person's 'pager' or 'editor' until they are done with a file."""
+        """Leave the screen to the user's 'pager' or 'editor' of a file until it ends."""
         raise NotImplementedError
 
     def leave_screen(self, run: Callable[[], str]) -> None:
-        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went
-        well.
-        """
+        """Leave the screen to `run` until it returns an error, '' for none."""
         raise NotImplementedError
 
     async def lend_terminal(
         self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
-        """Leave the terminal to a command; return its status, None where it was left.
+        """Lend the terminal to a command; return its status, None if the user left it.
 
-        `parts` are printed first. Raises UsageError where this terminal cannot be left, and the
-        errors of Transport.interact.
+        The lines `parts` are printed first. Raises UsageError if this terminal cannot be lent, and
+        the errors of Transport.interact.
         """
         raise NotImplementedError
 
     def notify_desktop(self, text: str) -> None:
-        """Notify a person whose terminal has no focus, in the configured way."""
+        """Send a desktop notification in the configured way, unless the terminal has the focus."""
         raise NotImplementedError
 
 
 class DashboardScreen(Screen[None], inherit_bindings=False):
-    """The screen with a stack of views for each cluster."""
+    """Main screen, with a stack of views for each cluster."""
 
     sessions: list[ClusterSession]
     offered: OfferedActions
 
     @property
     def session(self) -> ClusterSession:
-        """The cluster that is shown."""
+        """Shown cluster."""
         raise NotImplementedError
 
     @property
     def view(self) -> View:
-        """The view that is shown, the top of its cluster's stack."""
+        """Shown view, the top of its cluster's stack."""
         raise NotImplementedError
 
     @property
@@ -80,17 +78,15 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     async def go(self, name: str, /, **arguments: object) -> None:
-        """Show a root view: back to it where it is on the way here, else on top, so that one can go
-        back.
-        """
+        """Show a root view: go back to it if it is on the stack, else put it on top."""
         raise NotImplementedError
 
     async def push(self, name: str, /, **arguments: object) -> None:
-        """Show a view on top of this one."""
+        """Show a view on top of the present one."""
         raise NotImplementedError
 
     async def pop(self) -> bool:
-        """Go back one step; False at the first view."""
+        """Go back one step; return False at the first view."""
         raise NotImplementedError
 
     async def push_for_job(self, name: str, /, **arguments: object) -> None:
@@ -102,13 +98,13 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
             await self.push(name, job_id=job_id, **arguments)
 
     def open_line(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
-        """Have a filter ('/') or a command (':') typed, with a list of what it may be; typing
-        replaces `proposed`.
+        """Prompt for a filter ('/') or a command (':'), with completions; typing replaces a
+        `proposed` text.
         """
         raise NotImplementedError
 
     async def show_last(self) -> None:
-        """The view that was shown before this one."""
+        """Show the previous view."""
         raise NotImplementedError
 
     async def switch_to_next(self) -> None:
@@ -120,7 +116,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def key_label(self, name: str) -> str:
-        """The key of an action, as it is shown."""
+        """Return the displayed keys of an action."""
         raise NotImplementedError
 
     def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:

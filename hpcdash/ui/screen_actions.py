@@ -1,7 +1,8 @@
-"""Key actions of the main screen: views, clusters, filter, columns, colours, errors, help."""
+"""Key actions of the main screen: views, clusters, filters, columns, themes, errors, help."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ScreenActions:
-    """Handlers of the registry's actions that no job is selected for."""
+    """Handlers of the registry's actions that do not act on jobs."""
 
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
@@ -31,7 +32,7 @@ class ScreenActions:
     # -- navigation
 
     async def do_escape(self) -> None:
-        self.screen.query_one(Notice).put_away()
+        self.screen.query_one(Notice).hide()
         await self.screen.pop()
 
     async def do_back(self) -> None:
@@ -44,8 +45,8 @@ class ScreenActions:
     async def do_show_alerts(self) -> None:
         if self.screen.session.watching is None:
             self.screen.notify(UNWATCHED, timeout=5)
-            return
-        await self.screen.go("alerts")
+        else:
+            await self.screen.go("alerts")
 
     async def do_last_view(self) -> None:
         await self.screen.show_last()
@@ -58,7 +59,7 @@ class ScreenActions:
     def do_filter(self) -> None:
         view = self.screen.view
         if isinstance(view, TableView):
-            # One that stands is refined; the last one, recalled, makes way for what is typed.
+            # Typing refines the applied filter, but replaces the proposed last one.
             text = view.filter_text or self.screen.query_one(CommandBar).last_filter
             self.screen.open_line("/", text, proposed=not view.filter_text)
             view.begin_typing()
@@ -87,10 +88,10 @@ class ScreenActions:
             return
 
         def take(key: str) -> None:
-            # The column that rows are sorted by already: the other way round.
-            view.sort_by(
-                key or None, not view.sort_descending if key and key == view.sort_key else False
-            )
+            if key:
+                view.sort_by_or_reverse(key)
+            else:
+                view.sort_by(None, descending=False)
 
         titles = {column.key: column.title.lower() for column in view.columns()}
         choices = [
@@ -100,28 +101,21 @@ class ScreenActions:
         self.screen.app.push_screen(ChoiceDialog("Sort by", choices, take, view.sort_key or ""))
 
     def do_theme(self) -> None:
-        names = sorted(
-            name for name in self.screen.app.available_themes if not name.startswith("textual")
-        )
-        ours = [name for name in getattr(self.screen.app, "theme_names", names) if name in names]
-        self.screen.app.theme = (
-            ours[(ours.index(self.screen.app.theme) + 1) % len(ours)]
-            if self.screen.app.theme in ours
-            else ours[0]
-        )
-        self.screen.notify(f"theme {self.screen.app.theme}", timeout=2, markup=False)
+        app = cast("DashboardApp", self.screen.app)
+        names = app.theme_names
+        position = names.index(app.theme) if app.theme in names else -1
+        app.theme = names[(position + 1) % len(names)]
+        self.screen.notify(f"theme {app.theme}", timeout=2, markup=False)
 
     def do_themes(self) -> None:
         """Choose a theme; the screen shows the one under the cursor."""
-        app = self.screen.app
-        names = getattr(app, "theme_names", ())
+        app = cast("DashboardApp", self.screen.app)
 
-        def preview(name: str) -> None:
+        def apply(name: str) -> None:
             app.theme = name
 
-        self.screen.app.push_screen(
-            ChoiceDialog("Theme", [*map(Choice, names)], preview, app.theme, preview)
-        )
+        choices = [Choice(name) for name in app.theme_names]
+        app.push_screen(ChoiceDialog("Theme", choices, apply, app.theme, apply))
 
     def do_refresh(self) -> None:
         store = self.screen.session.store
@@ -150,7 +144,7 @@ class ScreenActions:
             self.screen.app.push_screen(TextDialog(title, lines))
 
     def do_form_help(self) -> None:
-        """In a field `?` is typed."""
+        """Show the help in a form, where `?` is text."""
         self.do_help()
 
     def do_help(self) -> None:
@@ -158,15 +152,17 @@ class ScreenActions:
 
         screen = self.screen
         actions = screen.actions()
-        is_typing = is_form_widget(screen.focused)
-        groups = (
-            [("", actions_while_typing(actions))]
-            if is_typing
-            else help_groups(actions, screen.view_name)
-        )
-        run = lambda name: screen.call_later(screen.act, name)  # noqa: E731
+        if is_form_widget(screen.focused):
+            groups = [("", actions_while_typing(actions))]
+        else:
+            groups = help_groups(actions, screen.view_name)
         screen.app.push_screen(
-            HelpDialog(f"Help: {screen.view_name}", groups, help_notes(screen.view), run)
+            HelpDialog(
+                f"Help: {screen.view_name}",
+                groups,
+                help_notes(screen.view),
+                partial(screen.call_later, screen.act),
+            )
         )
 
     def do_tour_next(self) -> None:
@@ -177,7 +173,7 @@ class ScreenActions:
 
 
 def help_notes(view: View) -> list[tuple[str, Text]]:
-    """Return the notes of a view's help besides its actions: headings with a text."""
+    """Return headings and texts of a view's help besides its actions."""
     from hpcdash.ui.help import key_line
 
     moving = Text("\n").join(key_line(keys, meaning) for keys, meaning in view.help_moving())

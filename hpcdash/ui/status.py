@@ -1,4 +1,4 @@
-"""Status of a cluster around a view: errors, age, and jobs that started and ended."""
+"""Status of a cluster around a view: error, age of the data, changes of the user's jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.lines import StatusPart
 
-_LINE_WORDS = {
+_CONNECTION_TEXTS = {
     "idle": "not connected",
     "connecting": "connecting …",
     "asking": "waiting for you",
@@ -28,10 +28,10 @@ _LINE_WORDS = {
     "failed": "no connection",
 }
 _LOGIN_LINES = 3
-# An answer that takes longer is worth a word.
+# Longer waits for an answer are shown.
 _SLOW_ANSWER_SECONDS = 4.0
-# More jobs and arrays than these at once are reported in one line.
-_ANNOUNCED_ONE_BY_ONE = 4
+# More jobs and arrays at once are announced in one line.
+_MAX_ANNOUNCED = 4
 _NAME_CELLS = 40
 
 
@@ -45,7 +45,7 @@ def shown_error(session: ClusterSession, view: View) -> HpcdashError | None:
 
 
 def shown_snapshot(session: ClusterSession, view: View) -> Snapshot | None:
-    """The table a view stands on."""
+    """Return the snapshot of a view's main table."""
     kind = view.main_kind
     return session.store.snapshots.get(kind) if kind is not None else None
 
@@ -70,18 +70,18 @@ def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snaps
 
 
 def format_login(session: ClusterSession) -> str:
-    """Return the last output of a login that waits for the person, and the wait; '' for none."""
+    """Return the last output of a login that waits for the user, and the wait; '' for none."""
     health = session.store.transport.health
     if health.state != "asking" or health.waiting_since is None:
         return ""
     waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
     messages = health.text.splitlines()[-_LOGIN_LINES:] or [health.detail]
-    requested = f"waiting for you for {waited}: a prompt, or an approval on another device"
-    return "\n".join([*messages, requested])
+    wait = f"waiting for you for {waited}: a prompt, or an approval on another device"
+    return "\n".join([*messages, wait])
 
 
 def beginning(text: str, most_lines: int) -> str:
-    """The first lines, and how many more there are."""
+    """Return the first lines of a text, and the number of the others."""
     lines = text.splitlines()
     if len(lines) > most_lines:
         lines[most_lines - 1 :] = [
@@ -91,25 +91,21 @@ def beginning(text: str, most_lines: int) -> str:
 
 
 def format_left_out(snapshot: Snapshot | None) -> str:
-    """Return how many rows of an answer could not be read; '' for none."""
+    """Return the number of unreadable rows of an answer; '' for none."""
     if snapshot is None or not snapshot.rejected:
         return ""
-    count = len(snapshot.rejected)
-    left_out = "1 row" if count == 1 else f"{count} rows"
-    return f"{left_out} of the answer unreadable and skipped; ! shows them"
+    rows = counted(len(snapshot.rejected), "row")
+    return f"{rows} of the answer unreadable and skipped; ! shows them"
 
 
 def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
-    """All that is known of what is wrong: a title, and lines as they came; None where nothing
-    is.
-    """
+    """Return a title and the whole text of the error, unreadable rows or login; None for none."""
     error = shown_error(session, view)
     snapshot = shown_snapshot(session, view)
     if error is not None:
         evidence = error.evidence if isinstance(error, CommandError) else ""
-        return "the error", "\n\n".join(
-            part for part in (error.message, evidence, error.next_step) if part
-        )
+        parts = (error.message, evidence, error.next_step)
+        return "the error", "\n\n".join(filter(None, parts))
     if snapshot is not None and snapshot.rejected:
         return "unreadable rows", "\n".join(snapshot.rejected)
     if text := session.store.transport.health.text:
@@ -118,7 +114,7 @@ def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
 
 
 def _freshness(session: ClusterSession, view: View) -> StatusPart:
-    """State of the connection and age of the shown data: `● live · 4 s ago`."""
+    """Return the state of the connection and the age of the shown data: `● live · 4 s ago`."""
     store = session.store
     state = store.transport.health.state
     if store.connection_error is not None and state not in ("lost", "asking"):
@@ -129,87 +125,69 @@ def _freshness(session: ClusterSession, view: View) -> StatusPart:
     if snapshot is not None and snapshot.cached:
         age = f"from the last run, {age}"
     seconds = session.poller.unanswered_seconds()
+    is_live = False
     if state != "connected":
-        text = _LINE_WORDS.get(state, state)
-        is_well = False
+        text = _CONNECTION_TEXTS.get(state, state)
     elif seconds >= _SLOW_ANSWER_SECONDS:
         text = f"no answer for {seconds:.0f} s"
-        is_well = False
     elif shown_error(session, view) is not None:
         # The login node answers, but the query failed.
         text = "last answer failed"
-        is_well = False
     else:
         text = f"{signs().mark} live"
-        is_well = snapshot is None or not snapshot.cached
-    parts = [text, *([age] if age else [])]
-    return StatusPart(" · ".join(parts), "" if is_well else "bold", text)
-
-
-def format_alert_count(session: ClusterSession) -> str:
-    """Return the number of alerts that are not silent.
-
-    '' for none, and where no rules are checked.
-    """
-    count = session.watching.count if session.watching is not None else 0
-    return counted(count, "alert") if count else ""
+        is_live = snapshot is None or not snapshot.cached
+    return StatusPart(" · ".join(filter(None, (text, age))), "" if is_live else "bold", text)
 
 
 def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
-    """Return user, cluster, age, counts, connection, commands per minute and last response time."""
+    """Return user, cluster, alerts, age, counts, commands per minute and last response time."""
     store = session.store
     budget = store.budget
     poller = session.poller
-    answer = (
-        "" if budget.last_seconds is None else f", answered in {1000 * budget.last_seconds:.0f} ms"
-    )
-    slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
-    if view.main_kind is not None and poller.is_spared(view.main_kind):
-        slower = (
-            f", polling every {format_age(poller.interval_seconds(view.main_kind))} (slow answers)"
-        )
-    stored = store.probe.ended_kept_seconds if store.probe and store.misses_short_jobs else None
-    missed = (
-        ""
-        if stored is None
-        else f"short jobs may be missed: the controller forgets them after {format_age(stored)}"
-    )
+    user = f"{store.user}@" if store.user else ""
+    alerts = 0 if session.watching is None else session.watching.count
     long_counts, short_counts = view.counts()
-    return [
-        StatusPart(
-            f"{store.user}@{store.title}" if store.user else store.title,
-            "bold",
-            f"{store.user}@{store.name}" if store.user else store.name,
-        ),
+    parts = [
+        StatusPart(user + store.title, "bold", user + store.name),
         StatusPart("read-only" if read_only else "", "bold"),
-        StatusPart(format_alert_count(session), "bold"),
+        StatusPart(counted(alerts, "alert") if alerts else "", "bold"),
         _freshness(session, view),
         StatusPart(long_counts, "", short_counts),
-        StatusPart(missed, "", "short jobs missed" if missed else ""),
-        StatusPart(f"{budget.per_minute} commands/min{answer}{slower}", is_aside=True),
     ]
+    if store.misses_short_jobs and store.probe and store.probe.ended_kept_seconds is not None:
+        stored = format_age(store.probe.ended_kept_seconds)
+        text = f"short jobs may be missed: the controller forgets them after {stored}"
+        parts.append(StatusPart(text, "", "short jobs missed"))
+    rate = f"{budget.per_minute} commands/min"
+    if budget.last_seconds is not None:
+        rate += f", answered in {1000 * budget.last_seconds:.0f} ms"
+    if view.main_kind is not None and poller.is_spared(view.main_kind):
+        interval = format_age(poller.interval_seconds(view.main_kind))
+        rate += f", polling every {interval} (slow answers)"
+    elif not poller.focused:
+        rate += f", {poller.pace.unfocused_factor:g}× slower without focus"
+    return [*parts, StatusPart(rate, is_aside=True)]
 
 
 def announcements(events: Sequence[JobEvent]) -> list[tuple[str, bool]]:
-    """Return a line on each of one's own jobs that changed, tasks of one array in one, and whether
-    a job of it failed; many at once (an absence) are one line.
+    """Return a line for each of the user's changed jobs or arrays, and whether a job of it failed.
+
+    Many at once, as after an absence, are one line.
     """
     groups: dict[str, list[JobEvent]] = {}
     for event in events:
         groups.setdefault(parse_array_id(event.job_id), []).append(event)
-    if len(groups) > _ANNOUNCED_ONE_BY_ONE:
+    if len(groups) > _MAX_ANNOUNCED:
         groups = {"": list(events)}
-    return [
-        (_format_events(number, happened), any(event.after in ENDED_BADLY for event in happened))
-        for number, happened in groups.items()
-    ]
-
-
-def _format_events(number: str, happened: Sequence[JobEvent]) -> str:
-    first = happened[0]
-    name = clip(visible(first.name), _NAME_CELLS)
-    if len(happened) == 1:
-        return f"{first.job_id} {name} {state_word(first.after)}"
-    counts = Counter(state_word(event.after) for event in happened)
-    who = f"array {number} {name}" if number else f"{len(happened)} of your jobs"
-    return f"{who}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
+    lines = []
+    for array_id, changes in groups.items():
+        first = changes[0]
+        name = clip(visible(first.name), _NAME_CELLS)
+        if len(changes) == 1:
+            text = f"{first.job_id} {name} {state_word(first.after)}"
+        else:
+            counts = Counter(state_word(event.after) for event in changes)
+            jobs = f"array {array_id} {name}" if array_id else f"{len(changes)} of your jobs"
+            text = f"{jobs}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
+        lines.append((text, any(event.after in ENDED_BADLY for event in changes)))
+    return lines

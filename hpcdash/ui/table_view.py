@@ -1,6 +1,4 @@
-"""Views that are one table: filter, sort, columns, marks; new snapshots never move what is pointed
-at.
-"""
+"""Views that are one table: filter, sort, columns, marks; new snapshots keep the cursor's row."""
 
 from __future__ import annotations
 
@@ -28,9 +26,11 @@ from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, QueryError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.status import shown_error
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import CellFunction, instant_cell, signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
+from hpcdash.ui.widgets.lines import ClickableLine
 from hpcdash.ui.widgets.row_detail import DETAIL_COLUMNS, RowDetail, column_lines
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, build_column, fitted
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
     from hpcdash.domain import query
     from hpcdash.ui.screen import DashboardScreen
 
-# Up to here filtering and sorting take less than a frame and are done at once.
+# Filtering and sorting so many rows takes less than a frame; larger tables take a thread.
 _AT_ONCE_ROWS = 4000
-# After a key, before other tables are searched for what belongs to the row.
+# Delay after a key before other tables are searched for the selected row's detail.
 _REST_SECONDS = 0.15
-# A last word without an operator, after a blank or at the beginning.
+# A last word without an operator, which may become the key of a condition.
 _HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
 
 
 class ViewRows(RowsTable, inherit_bindings=False):
-    """The table with its keys to move, in their turn with those of the registry; all that acts is
-    there, remappable.
+    """Table whose navigation keys have priority, as the registry's keys do.
+
+    Keys that act are in the registry, where they can be remapped.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -64,9 +65,9 @@ class TableView(View):
     """Shows one table, as its TableSpec declares it."""
 
     SPEC: ClassVar[TableSpec]
-    # The field that identifies a row, if it is not the table's own; '' for that.
+    # Field that identifies a row; '': that of the spec.
     IDENTITY: ClassVar[str] = ""
-    # The cursor stays at the top until a person moves it.
+    # The cursor stays at the top until the user moves it.
     NEWEST_FIRST: ClassVar[bool] = False
     DEFAULT_SORT: ClassVar[str] = ""
     HAS_DETAIL: ClassVar[bool] = True
@@ -91,26 +92,26 @@ class TableView(View):
         self.sort_descending = sort.startswith("-")
         self._counts = ("", "")
         self._arranging: asyncio.Task[None] | None = None
-        self._again = False
+        self._is_reload_due = False
         self._is_typing = False
         self._resting: asyncio.TimerHandle | None = None
         if filter_text:
             self.set_filter(filter_text)
 
     def _known_names(self, requested: Sequence[str]) -> tuple[str, ...]:
-        """The columns of these names, which may also be fields: 'elapsed_seconds' is 'elapsed'."""
+        """Return the columns of these names or fields: 'elapsed' for 'elapsed_seconds'."""
         columns = filter(None, map(self.spec.column, requested))
         return tuple(dict.fromkeys(column.name for column in columns))
 
     # -- to override
 
     def cell_functions(self) -> Mapping[str, CellFunction]:
-        """The cells of columns, by name, that are not drawn as their fields' types are."""
+        """Return cell functions by column name, for columns not drawn as their field's type is."""
         return {}
 
     @cached_property
     def catalogue(self) -> Mapping[str, Column]:
-        """Every column there is, by name, in the order of the chooser."""
+        """All columns by name, in the order of the column chooser."""
         drawn = self.cell_functions()
         instant = instant_cell(self.now, self.session.zone)
         return {
@@ -119,12 +120,12 @@ class TableView(View):
         }
 
     @property
-    def kind(self) -> Kind:
-        """The table of the store it shows."""
-        return self.spec.kind(everyone=self.everyone)
+    def kind(self) -> Kind | None:
+        """Kind of the snapshots it shows; None if the view fetches its rows itself."""
+        return self.spec.kind(everyone=self.everyone) if self.spec.paces else None
 
     def placeholder(self) -> str:
-        """Return the text of an empty table: the reason, and the key that helps."""
+        """Return the text of an empty table: the reason, and the next key."""
         return "Nothing here. q goes back"
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
@@ -142,7 +143,7 @@ class TableView(View):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        return frozenset({self.kind})
+        return frozenset() if self.kind is None else frozenset({self.kind})
 
     @property
     def schema(self) -> pa.Schema:
@@ -171,23 +172,23 @@ class TableView(View):
         self._show_detail()
 
     def _show_detail(self, *, has_rested: bool = True) -> None:
-        """Show the row under the cursor in full, where there is room beside the table; what is
-        looked up in other tables once the cursor `has_rested`.
+        """Show the row under the cursor in full, if there is room beside the table.
+
+        Lines from other tables are added once the cursor `has_rested`.
         """
         for detail in self.query(RowDetail):
             row = self.rows.cursor_row
             detail.display = row is not None and self.app.size.width >= DETAIL_COLUMNS
             if detail.display and row is not None:
                 title = str(self.rows.cursor_id)
-                room = detail.room
                 hints = [part for part in self.row_hint(row).split("  ·  ") if part != title]
-                lines = [Content(part) for part in hints if part]
-                columns = column_lines(self.catalogue.items(), row, room)
-                looked_up = self.detail_lines(row, room) if has_rested else ()
-                parts = (lines, columns, looked_up)
-                detail.show(
-                    title, Content("\n\n").join(Content("\n").join(part) for part in parts if part)
+                paragraphs = (
+                    [Content(part) for part in hints if part],
+                    column_lines(self.catalogue.items(), row, detail.room),
+                    self.detail_lines(row, detail.room) if has_rested else (),
                 )
+                blocks = [Content("\n").join(lines) for lines in paragraphs if lines]
+                detail.show(title, Content("\n\n").join(blocks))
 
     @property
     def has_hint(self) -> bool:
@@ -206,17 +207,15 @@ class TableView(View):
         self.reload()
 
     def store_changed(self, changed: Changed) -> None:
-        if changed.kind is None or changed.kind is self.kind:
+        if changed.kind in (None, self.kind):
             self.reload()
 
     def source(self) -> pa.Table | None:
-        """The store's table this view starts from."""
-        return self.session.store.table(self.kind)
+        """Return all rows before the filter; None without data."""
+        return None if self.kind is None else self.session.store.table(self.kind)
 
     def reload(self) -> None:
-        """Take in what the store has now; at once for small tables, beside the event loop for large
-        ones.
-        """
+        """Show the present data; large tables are filtered and sorted beside the event loop."""
         if not self.is_live:
             return
         for tabs in self.query(FilterTabs):
@@ -230,18 +229,18 @@ class TableView(View):
         elif table.num_rows <= _AT_ONCE_ROWS:
             self._show(*self._prepared(table))
         elif self._arranging is not None and not self._arranging.done():
-            self._again = True
+            self._is_reload_due = True
         else:
             self._arranging = asyncio.create_task(self._arrange_beside())
 
     def _format_waiting(self) -> str:
-        if self.session.store.connection_error or self.kind in self.session.store.errors:
+        if shown_error(self.session, self) is not None:
             return "No data yet. ! error · ctrl+r retry"
         return "loading …"
 
     async def _arrange_beside(self) -> None:
         while True:
-            self._again = False
+            self._is_reload_due = False
             table = self.source()
             if table is None:
                 return
@@ -249,51 +248,48 @@ class TableView(View):
             if not self.is_live:
                 return
             self._show(*prepared)
-            if not self._again:
+            if not self._is_reload_due:
                 break
         if not self._is_typing:
             self.rows.let_cursor_go()
 
     def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
         matched = self.matched(table)
-        counts = format_counts(matched, table.num_rows, self._unknown_gpus(table))
-        is_sorted = self.sort_key is not None and self.sort_key in matched.column_names
-        # Widths come from all rows, so that they stay while one types a filter.
-        columns = [
-            self.fitted(column, table)
-            for column in self.columns()
-            if not self._is_empty(column, table)
-        ]
+        unknown_gpus = 0
+        if self._filter is not None:
+            from hpcdash.domain import query
+
+            now = self.session.store.clock.now()
+            unknown_gpus = query.count_unknown_gpus(table, self._filter, now)
+        sort = None
+        if self.sort_key is not None and self.sort_key in matched.column_names:
+            sort = (self.sort_key, self.sort_descending)
+        columns = self.columns()
+        if table.num_rows and self.column_names == self.spec.shown:
+            # Some schedulers report no values for an optional column.
+            columns = [
+                column
+                for column in columns
+                if column.key not in self.spec.optional
+                or table[column.key].null_count < table.num_rows
+            ]
         return (
-            self.shaped(matched, (str(self.sort_key), self.sort_descending) if is_sorted else None),
-            columns,
-            counts,
+            self.shaped(matched, sort),
+            # All rows determine the widths, which stay the same while a filter is typed.
+            [self.fitted(column, table) for column in columns],
+            format_counts(matched, table.num_rows, unknown_gpus),
         )
 
     def matched(self, table: pa.Table) -> pa.Table:
-        """The rows of a table that the filter leaves."""
+        """Return the rows of a table that match the filter."""
         if self._filter is None:
             return table
         from hpcdash.domain import query
 
         return query.apply(table, self._filter, self.session.store.clock.now())
 
-    def _unknown_gpus(self, table: pa.Table) -> int:
-        """Return the number of rows that the filter could not judge."""
-        if self._filter is None:
-            return 0
-        from hpcdash.domain import query
-
-        return query.count_unknown_gpus(table, self._filter, self.session.store.clock.now())
-
-    def _is_empty(self, column: Column, table: pa.Table) -> bool:
-        """Whether a default column has no values, as this scheduler does not report them."""
-        if column.key not in self.spec.optional or self.column_names != self.spec.shown:
-            return False
-        return bool(table.num_rows > 0 and table[column.key].null_count == table.num_rows)
-
     def fitted(self, column: Column, table: pa.Table) -> Column:
-        """The column as wide as the values of a table want it."""
+        """Return the column with the width that the values of a table need."""
         return fitted(column, table)
 
     def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
@@ -329,7 +325,7 @@ class TableView(View):
         return ""
 
     def detail_lines(self, row: Mapping[str, Any], room: int) -> Sequence[Content]:
-        """Return what the view knows of a row besides its columns, in lines of `room` cells."""
+        """Return more facts on a row than its columns have, in lines of `room` cells."""
         return ()
 
     def hint(self) -> str:
@@ -338,7 +334,7 @@ class TableView(View):
 
     @on(RowsTable.RowHighlighted)
     @on(RowsTable.MarksChanged)
-    def _pointed_elsewhere(self) -> None:
+    def _selection_changed(self) -> None:
         if self.HAS_DETAIL:
             self._show_detail(has_rested=False)
             if self._resting is not None:
@@ -352,21 +348,18 @@ class TableView(View):
         self.open_row(event.id, event.row)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        """Enter on a row."""
+        """Open the row on which enter was pressed."""
 
     @on(RowsTable.HeaderClicked)
     def _header_clicked(self, event: RowsTable.HeaderClicked) -> None:
         event.stop()
-        if event.key not in self.sort_keys():
-            return
-        self.sort_by(
-            event.key, descending=not self.sort_descending if event.key == self.sort_key else False
-        )
+        if event.key in self.sort_keys():
+            self.sort_by_or_reverse(event.key)
 
     # -- actions
 
     def set_filter(self, text: str) -> None:
-        """Filter from now on; raises QueryError and keeps the old one where it cannot be read."""
+        """Apply a filter, '' for none. Raises QueryError and keeps the present filter."""
         text = text.strip()
         self._filter = self._parsed(text) if text else None
         self.filter_text = text
@@ -378,7 +371,7 @@ class TableView(View):
         return query.parse(text, self.schema, self.zone)
 
     def try_filter(self, text: str) -> QueryError | None:
-        """Set a filter and return its error instead of raising it, for half-typed filters."""
+        """Apply a filter; return its error instead of raising it."""
         try:
             self.set_filter(text)
         except QueryError as error:
@@ -386,22 +379,18 @@ class TableView(View):
         return None
 
     def begin_typing(self) -> None:
-        """A filter is being typed: what one points at may match nothing on the way, and has the
-        cursor again then.
-        """
+        """Hold the cursor while a filter is typed, so that it returns to its row."""
         self._is_typing = True
         self.rows.hold_cursor()
 
     def end_typing(self) -> None:
-        """The filter was entered or left; the cursor stays where the rows it leaves put it."""
+        """Release the cursor after a filter was entered or cancelled."""
         self._is_typing = False
         if self._arranging is None or self._arranging.done():
             self.rows.let_cursor_go()
 
     def preview_filter(self, text: str) -> QueryError | None:
-        """The filter while it is typed: a last word that matches nothing may be a key, its operator
-        still to come.
-        """
+        """Apply a filter while it is typed, without a last word that may become a key."""
         if (half := _HALF_KEY.search(text)) is not None and self._matches_none(text):
             return self.try_filter(text[: half.start()])
         return self.try_filter(text)
@@ -424,7 +413,7 @@ class TableView(View):
 
     @property
     def zone(self) -> tzinfo:
-        """Time zone of typed times: the zone that times are shown in."""
+        """Time zone of shown and typed times."""
         return self.session.zone or LOCAL_ZONE
 
     def sort_by(self, key: str | None, descending: bool) -> None:
@@ -432,8 +421,12 @@ class TableView(View):
         self.sort_descending = descending
         self.reload()
 
+    def sort_by_or_reverse(self, key: str) -> None:
+        """Sort by a column, smallest first; reverse the order if it is sorted by it already."""
+        self.sort_by(key, descending=key == self.sort_key and not self.sort_descending)
+
     def sort_keys(self) -> list[str]:
-        """The shown columns that rows can be sorted by."""
+        """Return the keys of the shown columns by which rows can be sorted."""
         return [column.key for column in self.columns()]
 
     def do_sort(self) -> None:
@@ -455,7 +448,7 @@ class TableView(View):
         self.reload()
 
     def do_bookmark(self) -> None:
-        """Keep the filter that is applied, or no longer."""
+        """Bookmark the applied filter, or remove its bookmark."""
         from hpcdash.ui.notes import toggle_bookmark
 
         if self.filter_text:
@@ -470,24 +463,19 @@ class TableView(View):
         self._go_to_bookmark(-1)
 
     def _go_to_bookmark(self, step: int) -> None:
-        """The filter so many tabs on, counted round; from one that is no tab the first or the
-        last.
-        """
-        texts = ["", *(text for _, text in self._filters())]
-        if len(texts) == 1:
-            self.notify(
-                "no bookmarks; B bookmarks the current filter",
-                severity="warning",
-                timeout=3,
-            )
+        """Apply the filter `step` tabs further, cyclically; without a tab, count from none."""
+        filters = ["", *(text for _, text in self._filters())]
+        if len(filters) == 1:
+            text = "no bookmarks; B bookmarks the current filter"
+            self.notify(text, severity="warning", timeout=3)
             return
-        at = texts.index(self.filter_text) if self.filter_text in texts else 0
-        self._apply(texts[(at + step) % len(texts)])
+        position = filters.index(self.filter_text) if self.filter_text in filters else 0
+        self._apply(filters[(position + step) % len(filters)])
 
-    @on(FilterTabs.Chosen)
-    def _tab_chosen(self, event: FilterTabs.Chosen) -> None:
+    @on(ClickableLine.Clicked)
+    def _tab_clicked(self, event: ClickableLine.Clicked) -> None:
         event.stop()
-        self._apply(event.filter)
+        self._apply(event.value)
 
     def _apply(self, text: str) -> None:
         if error := self.try_filter(text):
@@ -538,100 +526,88 @@ class TableView(View):
 
 
 def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tuple[str, str]:
-    """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks
-    counts each.
+    """Return the counts by state and the share of rows that match, as a long and a short text.
+
+    ('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'). A record of several tasks counts
+    as many. `unknown_gpus` is the number of rows that the filter could not judge.
     """
     rows = matched.num_rows
-    scope_text = (
-        (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
-    )
+    scope = ""
+    short_scope = ""
+    if rows != all_rows:
+        scope = f"{rows} of {all_rows} rows"
+        short_scope = f"{rows}/{all_rows}"
     if unknown_gpus:
-        scope_text = (
-            f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown",
-            f"{scope_text[1]} GPU?{unknown_gpus}",
-        )
+        scope = f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown"
+        short_scope += f" GPU?{unknown_gpus}"
     if "state" not in matched.column_names:
-        return scope_text if scope_text[0] else (counted(rows, "row"), str(rows))
+        return (scope, short_scope) if scope else (counted(rows, "row"), str(rows))
     if "_tasks" in matched.column_names:
-        grouped = (
-            matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
-        )
-        counts = {row["state"]: row["_tasks_sum"] for row in grouped.to_pylist()}
+        nothing = "no jobs"
+        tasks = matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
+        counts = {row["state"]: row["_tasks_sum"] for row in tasks.to_pylist()}
     else:
-        counts = {
-            row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()
-        }
+        nothing = "no rows"
+        states = pc.value_counts(matched["state"]).to_pylist()
+        counts = {row["values"]: row["counts"] for row in states}
     ranked = sorted(counts.items(), key=lambda pair: state_place(pair[0]))
-    marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
-    nothing = "no jobs" if "_tasks" in matched.column_names else "no rows"
-    long_text = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or nothing
-    short_text = " ".join(f"{sign}{count}" for sign, count, _ in marks) or nothing
-    return ", ".join(part for part in (long_text, scope_text[0]) if part), " ".join(
-        part for part in (short_text, scope_text[1]) if part
+    short_texts = [f"{signs().states.get(state, '?')}{count}" for state, count in ranked]
+    texts = [
+        f"{text} {state_word(state)}" for text, (state, _) in zip(short_texts, ranked, strict=True)
+    ]
+    return (
+        ", ".join(filter(None, (" ".join(texts) or nothing, scope))),
+        " ".join(filter(None, (" ".join(short_texts) or nothing, short_scope))),
     )
 
 
 class Reader(Protocol):
-    """Protocol of a reader of the present state, which reports its own findings."""
+    """Reader of the present state, which keeps what it read."""
 
     async def read(self) -> object: ...
 
 
 class ReadTableView(TableView):
-    """Give `reader` and `states_in_lists`; `show_read` is called whenever there is more to show."""
+    """Table from a `reader`, read again when the lists of jobs show other states.
+
+    Subclasses define `reader` and `states_in_lists`.
+    """
 
     reader: Reader
-    # Changes that it handles; None is a change of the whole store.
+    # Changes of the store to compare; None is a change of the whole store.
     LISTS: ClassVar[frozenset[Kind | None]] = frozenset({Kind.MINE, Kind.EVERYONE, Kind.HISTORY})
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
-        self._error: HpcdashError | None = None
-        self._read_at: float | None = None
-        self._reading = False
+        self._is_reading = False
         self._is_read_due = False
         self._states: object = None
         super().__init__(session, **rest)
 
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset({Kind.MINE})
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._read_at
-
     def states_in_lists(self) -> object:
-        """The view's part of the lists, to compare with the previous one."""
+        """Return the states in the lists that this view depends on."""
         raise NotImplementedError
 
     def show_read(self) -> None:
-        """Put what the reader knows on the screen."""
+        """Show the present content of the reader."""
         self.reload()
 
     def do_refresh(self) -> bool:
         self.read()
-        # The screen has the lists fetched.
+        # The screen's own handler fetches the lists.
         return False
 
     def store_changed(self, changed: Changed) -> None:
-        """Read again only where a list shows other states: each reading is several commands."""
+        """Read again if a list shows other states: each reading runs several commands."""
         if changed.kind in self.LISTS and (states := self.states_in_lists()) != self._states:
             self._states = states
             self.read()
 
     def read(self) -> None:
-        """Read it now, or once more after what is being read."""
-        if self._reading:
+        """Read now, or once more after the present reading."""
+        if self._is_reading:
             self._is_read_due = True
             return
-        self._reading = True
+        self._is_reading = True
         start_worker(self, self._read, group="read")
 
     async def _read(self) -> None:
@@ -644,9 +620,9 @@ class ReadTableView(TableView):
                     self._error = error.with_traceback(None)
                 else:
                     self._error = None
-                    self._read_at = self.session.store.clock.now()
+                    self._taken_at = self.session.store.clock.now()
                 if not self._is_read_due:
                     return
         finally:
-            self._reading = False
+            self._is_reading = False
             self.show_read()

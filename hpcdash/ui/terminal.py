@@ -1,8 +1,7 @@
-"""Terminal of the dashboard that may go away, or be taken back by the shell for a while.
+"""Driver for a terminal that may disappear, or be taken back by the shell for a while.
 
-Textual's own driver would read a terminal that is gone for ever, block once nobody takes its
-output, stop itself where no shell could ever continue it, and take a terminal that it already has
-once more.
+Textual's own driver reads a lost terminal for ever, blocks if nothing reads its output, stops
+itself without a shell that could continue it, and enters application mode twice.
 """
 
 from __future__ import annotations
@@ -19,21 +18,19 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from hpcdash.domain.text import clip, visible
 
-# Modes that LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no
+# Ends the modes of LinuxDriver: mouse, paste, focus, window sizes, keys, alternate screen, hidden
 # cursor, no line wrap.
 _RESET = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[<u"
     b"\x1b[?1049l\x1b[?25h"
 )
-# A process group without a shell is not stopped; one with a shell stops within this.
+# A process group with a shell stops within this time; without a shell it is not stopped.
 _STOPS_WITHIN_SECONDS = 0.5
 _NOTIFICATION_CELLS = 200
 
 
 def through_tmux(sequence: str) -> str:
-    """A control sequence for the terminal around tmux, which drops it unless its
-    `allow-passthrough` is on.
-    """
+    """Return a control sequence that tmux passes on if its `allow-passthrough` is on."""
     return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
 
 
@@ -44,8 +41,7 @@ def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str
     to each, for terminals that know neither; no control character of `text` reaches the terminal.
     """
     shown = clip(visible(text), _NOTIFICATION_CELLS)
-    # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC
-    # 777.
+    # A leading digit would be another command of ConEmu; a semicolon ends a field of OSC 777.
     sequence = {
         "osc9": f"\x1b]9;hpcdash: {shown}\x1b\\",
         "osc777": f"\x1b]777;notify;hpcdash;{shown.replace(';', ',')}\x1b\\",
@@ -54,9 +50,9 @@ def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver; it calls `hung_up` once the terminal is gone.
+    """Textual's driver, which calls the app's `hung_up` after the loss of the terminal.
 
-    It calls `was_not_stopped` where the program was not stopped.
+    It calls `was_not_stopped` if ctrl+z did not stop the program.
     """
 
     def __init__(self, app: Any, **arguments: Any) -> None:
@@ -64,8 +60,9 @@ class TerminalDriver(LinuxDriver):
         self._app: Any = app
         self._file: Any = _Outlet(self._file)
         self._attributes: list[Any] | None = None
-        # Left to the shell; continued since it was.
-        self._is_left = self._was_continued = False
+        # Whether the shell has the terminal, and whether SIGCONT has arrived since.
+        self._is_left = False
+        self._was_continued = False
         self._watch: threading.Thread | None = None
 
     def start_application_mode(self) -> None:
@@ -82,13 +79,12 @@ class TerminalDriver(LinuxDriver):
             super().stop_application_mode()
 
     def write(self, data: str) -> None:
-        # While another program has the screen, output is dropped, and the screen is redrawn
-        # afterwards.
+        # Output is dropped while another program has the screen, which is redrawn afterwards.
         if self._writer_thread is not None and self._writer_thread.is_alive():
             super().write(data)
 
     def restore(self) -> None:
-        """Give the terminal back at once, from any state; nothing can be shown after that."""
+        """Restore the terminal at once, from any state, for the end of the program."""
         if self._attributes is None or self._is_left:
             return
         try:
@@ -108,17 +104,14 @@ class TerminalDriver(LinuxDriver):
     def _wait_for_hangup(self) -> None:
         poll = select.poll()
         poll.register(self.fileno, 0)
-        # If poll does not support terminals (macOS) it reports so at once, and only SIGHUP
-        # notifies.
+        # Where poll does not support terminals (macOS) it returns at once, and only SIGHUP is left.
         if any(event & select.POLLHUP for _, event in poll.poll()):
             self._app.hung_up()
 
     # -- suspension (ctrl+z) and return (fg)
 
     def _sigtstp_application(self, *_: object) -> None:
-        """Stop with all of the process group, as ctrl+z does elsewhere: a shell waits for the first
-        of it.
-        """
+        """Stop the whole process group, as ctrl+z does elsewhere: a shell waits for its leader."""
         is_shown = self._auto_restart and not self._is_left
         if is_shown:
             self.suspend_application_mode()
@@ -127,8 +120,8 @@ class TerminalDriver(LinuxDriver):
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:
             os.killpg(os.getpgrp(), signal.SIGTSTP)
-            over = time.monotonic() + _STOPS_WITHIN_SECONDS
-            while not self._was_continued and time.monotonic() < over:
+            deadline = time.monotonic() + _STOPS_WITHIN_SECONDS
+            while not self._was_continued and time.monotonic() < deadline:
                 time.sleep(0.01)
         finally:
             signal.signal(signal.SIGTSTP, self._sigtstp_application)
@@ -142,16 +135,14 @@ class TerminalDriver(LinuxDriver):
         if not self._auto_restart:
             return
         if not self._is_left:
-            # Stopped by SIGSTOP: another program may have changed the terminal meanwhile.
+            # After SIGSTOP another program may have changed the terminal.
             self.suspend_application_mode()
             self._is_left = self._must_signal_resume = True
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_DFL:
             self._come_back()
 
     def _come_back(self) -> None:
-        """Take the terminal again; in the background that is not to be had, and the next SIGCONT
-        tries once more.
-        """
+        """Resume in the terminal; in the background this fails, and the next SIGCONT retries."""
         if not self._is_left or self._app.is_ending:
             return
         self.resume_application_mode()
@@ -159,7 +150,7 @@ class TerminalDriver(LinuxDriver):
 
 
 class _Outlet:
-    """A stream whose terminal may be gone: what is written then goes nowhere."""
+    """Stream that drops output after the loss of its terminal."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

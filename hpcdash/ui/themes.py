@@ -1,4 +1,4 @@
-"""Palettes from TOML files as Textual themes; reports the place of an error."""
+"""Textual themes from TOML files, whose errors have a file, line and key."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from hpcdash.errors import ConfigError
 DEFAULT_THEME = "hpcdash-dark"
 DEFAULT_LIGHT_THEME = "hpcdash-light"
 
-# Text (WCAG 2.2, 1.4.3) and borders, or text in a palette of 16 colours (1.4.11), against what is
-# behind them.
+# Least contrast of text (WCAG 2.2, 1.4.3), and of shapes or text in 16 colours (1.4.11).
 TEXT_CONTRAST = 4.5
 SHAPE_CONTRAST = 3.0
-# Share of the foreground in dimmed text; Textual's half falls below TEXT_CONTRAST.
+# Share of the foreground in dim text; Textual's 0.5 has less than TEXT_CONTRAST.
 DIM_FACTOR = 0.8
-# ANSI colours that are no grey, from red round the circle of hues; the offset of the bright ones;
-# and the least difference between red, green and blue, of 1, that makes a hue.
-_ANSI_HUES, _BRIGHT = (1, 3, 2, 6, 4, 5), 8
+# ANSI colours by hue, from red, and the offset of the bright ones.
+_ANSI_HUES = (1, 3, 2, 6, 4, 5)
+_BRIGHT = 8
+# Colours with less difference between red, green and blue (0 to 1) are grey.
 _MIN_CHROMA = 0.18
 
 REQUIRED_COLORS = (
@@ -49,7 +49,7 @@ REQUIRED_COLORS = (
 )
 OPTIONAL_COLORS = ("secondary", "panel", "boost")
 _COLORS = frozenset(REQUIRED_COLORS + OPTIONAL_COLORS)
-# Backgrounds of lines that are to be noticed.
+# Backgrounds of notices.
 _TINTS = ("tint-accent", "tint-warning", "tint-error")
 _DEPTHS = ("256", "16")
 _KEYS = ("name", "dark", "colors", "variables", *(f"colors-{depth}" for depth in _DEPTHS))
@@ -64,8 +64,8 @@ REQUIRED_STATES = (
     JobState.TIMEOUT,
     JobState.CANCELLED,
 )
-# A state without a colour in the theme has that of its nearest kin.
-_KIN: dict[JobState | NodeState, JobState] = {
+# States whose colour a theme may leave to a similar state.
+_SIMILAR_STATES: dict[JobState | NodeState, JobState] = {
     JobState.REQUEUED: JobState.PENDING,
     JobState.OUT_OF_MEMORY: JobState.FAILED,
     JobState.NODE_FAILED: JobState.FAILED,
@@ -100,9 +100,7 @@ _TEXT_STYLES = frozenset(
 
 
 def style_name(state: str) -> str:
-    """A state as it is written in style classes and theme variables: `out_of_memory` is
-    `out-of-memory`.
-    """
+    """Return a state's name in style classes and theme variables, such as `out-of-memory`."""
     return state.replace("_", "-")
 
 
@@ -111,8 +109,8 @@ STATE_STYLES: tuple[str, ...] = tuple(
 )
 
 
-# Colours of one's own jobs, on dark and on light backgrounds: apart for colour-blind eyes too, and
-# never alone, as each comes with a letter.
+# Colours of the user's jobs on dark (True) and light backgrounds, distinct for colour-blind people
+# too, and always beside a letter.
 _JOB_COLORS = {
     True: (
         *("#56b4e9", "#e69f00", "#2fbf8f", "#f0e442", "#d98cc0", "#ff8f5e", "#8fa8ff", "#b5d45a"),
@@ -124,25 +122,23 @@ _JOB_COLORS = {
     ),
 }
 _ROW_STYLES = ("cursor", "cursor-blurred", "marked")
-# Part of the way to white or black by which a colour is moved until it can be read.
+# Share of white or black that is blended into a colour until it has enough contrast.
 _STEP = 0.08
 JOB_STYLES: tuple[str, ...] = tuple(f"job-{number}" for number in range(len(_JOB_COLORS[True])))
 
 
 def shipped_folder() -> Path:
-    """The folder of the themes that come with hpcdash: inside the package when installed, beside it
-    in a checkout.
-    """
+    """Return the folder of hpcdash's themes, in the package or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "themes"
     return installed if installed.is_dir() else package.parent / "themes"
 
 
 def load_themes(folders: Iterable[Path] = (), depth: str = "") -> dict[str, Theme]:
-    """The shipped themes, then those of `folders` in order; a later theme of the same name replaces
-    an earlier one. `depth` is "256" or "16" on terminals with so many colours.
+    """Return the shipped themes and those of `folders`; a later name wins.
 
-    A folder that is not there holds no themes. Raises ConfigError naming file, line and key.
+    `depth` is "256" or "16" for terminals with that many colours. A folder may be missing. Raises
+    ConfigError with file, line and key.
     """
     themes: dict[str, Theme] = {}
     for folder in (shipped_folder(), *folders):
@@ -153,23 +149,21 @@ def load_themes(folders: Iterable[Path] = (), depth: str = "") -> dict[str, Them
 
 
 def load_theme(file: Path, depth: str = "") -> Theme:
-    """One theme file. Raises ConfigError naming file, line and key."""
-    return _Reader(file).theme(depth)
+    """Return the theme of a file. Raises ConfigError with file, line and key."""
+    return _ThemeFile(file).theme(depth)
 
 
 @lru_cache(maxsize=2)
 def default_variables(dark: bool = True) -> Mapping[str, str]:
-    """Variables for themes that are not ours: what `App.get_theme_variable_defaults` should
-    answer.
-    """
+    """Return the theme variables for Textual's own themes."""
     return load_theme(
         shipped_folder() / f"{DEFAULT_THEME if dark else DEFAULT_LIGHT_THEME}.toml"
     ).variables
 
 
-def contrast(one: Color, other: Color) -> float:
-    """The contrast ratio of two opaque colours by WCAG 2.2: 1 to 21."""
-    darker, brighter = sorted((_luminance(one), _luminance(other)))
+def contrast(first: Color, second: Color) -> float:
+    """Return the contrast ratio of two opaque colours by WCAG 2.2, from 1 to 21."""
+    darker, brighter = sorted((_luminance(first), _luminance(second)))
     return (brighter + 0.05) / (darker + 0.05)
 
 
@@ -182,9 +176,7 @@ def _luminance(color: Color) -> float:
 
 
 class ReadableColors(LineFilter):
-    """For terminals with 16 or 256 colours: text whose nearest colours fall below 3:1 is lifted
-    from its background, with 16 colours to black or white.
-    """
+    """Filter that raises the contrast of text in 16 or 256 colours to at least 3:1."""
 
     def __init__(self, system: ColorSystem) -> None:
         super().__init__()
@@ -199,7 +191,7 @@ class ReadableColors(LineFilter):
 
 @lru_cache(maxsize=4096)
 def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style:
-    """The style with a foreground that can be read after its colours became those of `system`."""
+    """Return the style with a foreground that is readable in the colours of `system`."""
     color = style.color
     behind = style.bgcolor or background
     if color is None or color.is_default or behind.is_default:
@@ -214,27 +206,25 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
         >= SHAPE_CONTRAST
     ):
         return style
-    # Many terminals show bold black as grey: white comes first.
+    # White has precedence, as many terminals show bold black as grey.
     white = Color(255, 255, 255)
     black = Color(0, 0, 0)
+    far = white if contrast(white, below) >= SHAPE_CONTRAST else black
     if system is ColorSystem.EIGHT_BIT:
-        # What is meant to be dim is lifted only as far as it has to be.
-        far = white if contrast(white, below) >= SHAPE_CONTRAST else black
+        # Dim text stays as dim as possible.
         start = Color.from_rich_color(_as_standard(color))
         for step in range(1, 10):
-            lifted = start.blend(far, step / 10).rich_color
-            shown = Color.from_rich_color(_as_standard(lifted.downgrade(system)))
+            blended = start.blend(far, step / 10).rich_color
+            shown = Color.from_rich_color(_as_standard(blended.downgrade(system)))
             if contrast(shown, below) >= SHAPE_CONTRAST:
-                return style + Style(color=lifted)
-    return style + Style(
-        color=(white if contrast(white, below) >= SHAPE_CONTRAST else black).rich_color
-    )
+                return style + Style(color=blended)
+    return style + Style(color=far.rich_color)
 
 
 def _hue_key(color: RichColor) -> tuple[int, ...]:
-    """Return the two of 16 colours with a colour's hue; () for one that is nearly grey.
+    """Return the two ANSI colours with a colour's hue; () for a grey, or nearly grey, colour.
 
-    The nearest of a pale one is white.
+    The nearest ANSI colour of a pale colour would be white.
     """
     red, green, blue = (part / 255 for part in color.get_truecolor(foreground=True))
     hue, _, _ = rgb_to_hls(red, green, blue)
@@ -248,8 +238,8 @@ def _as_standard(color: RichColor) -> RichColor:
     return RichColor.from_triplet(color.get_truecolor(foreground=True))
 
 
-class _Reader:
-    """One file being read; keeps its text, so that an error can name the line."""
+class _ThemeFile:
+    """Theme file, with its text for the line numbers of errors."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -268,15 +258,15 @@ class _Reader:
             raise ConfigError(error.message, file=error.file, line=error.line) from error
         for key in content:
             if key not in _KEYS:
-                raise self.wrong(
+                raise self.problem(
                     "unknown key", key, next_step=f"Keys of a theme: {', '.join(_KEYS)}."
                 )
         name = content.get("name")
         if not isinstance(name, str) or not name or not name.isprintable():
-            raise self.wrong("expected the theme's name", "name")
+            raise self.problem("expected the theme's name", "name")
         dark = content.get("dark", True)
         if not isinstance(dark, bool):
-            raise self.wrong("expected true or false", "dark")
+            raise self.problem("expected true or false", "dark")
         colors = self.colors(content)
         variables = self.variables(content)
         for few in _DEPTHS:
@@ -285,6 +275,10 @@ class _Reader:
                 colors |= {key: color for key, color in chosen.items() if key in _COLORS}
                 variables |= {key: color.hex for key, color in chosen.items() if key not in _COLORS}
         named = {key: color.hex for key, color in colors.items()}
+        similar = {
+            f"state-{style_name(state)}": variables[f"state-{style_name(other)}"]
+            for state, other in _SIMILAR_STATES.items()
+        }
         return Theme(
             name=name,
             dark=dark,
@@ -300,7 +294,7 @@ class _Reader:
             panel=named.get("panel"),
             boost=named.get("boost"),
             variables=_with_job_colors(
-                _derived(colors, dark) | _kin_colors(variables) | variables,
+                _derived(colors, dark) | similar | variables,
                 dark,
                 colors["background"],
             ),
@@ -311,21 +305,21 @@ class _Reader:
         for key in section:
             if key not in REQUIRED_COLORS + OPTIONAL_COLORS:
                 known = ", ".join(REQUIRED_COLORS + OPTIONAL_COLORS)
-                raise self.wrong("unknown colour", key, "colors", f"The colours are {known}.")
+                raise self.problem("unknown colour", key, "colors", f"The colours are {known}.")
         for key in REQUIRED_COLORS:
             if key not in section:
-                raise self.wrong("is missing", key, "colors")
+                raise self.problem("is missing", key, "colors")
         return {key: self.color(value, key, "colors") for key, value in section.items()}
 
     def variables(self, content: dict[str, Any]) -> dict[str, str]:
         section = self.section(content, "variables")
         for state in REQUIRED_STATES:
             if f"state-{style_name(state)}" not in section:
-                raise self.wrong("is missing", f"state-{style_name(state)}", "variables")
+                raise self.problem("is missing", f"state-{style_name(state)}", "variables")
         variables = {}
         for key, value in section.items():
             if key.startswith("state-") and key.removeprefix("state-") not in STATE_STYLES:
-                raise self.wrong(
+                raise self.problem(
                     "unknown state", key, "variables", f"The states are {', '.join(STATE_STYLES)}."
                 )
             if key.startswith(("state-", "table-", "job-")):
@@ -333,7 +327,7 @@ class _Reader:
             elif isinstance(value, str) and _is_css_value(value):
                 variables[key] = value
             else:
-                raise self.wrong(
+                raise self.problem(
                     "expected a colour such as #80a0c0, or a text style such as bold",
                     key,
                     "variables",
@@ -341,19 +335,19 @@ class _Reader:
         return variables
 
     def few_colors(self, content: dict[str, Any], depth: str) -> dict[str, Color]:
-        """Return the colours and variables that a terminal with few colours has instead."""
+        """Return the colours and variables for a terminal with few colours."""
         name = f"colors-{depth}"
         section = self.section(content, name) if name in content else {}
         known = {*_COLORS, *content["variables"], *_TINTS}
         for key in section:
             if key not in known:
-                raise self.wrong("no such colour or variable", key, name)
+                raise self.problem("no such colour or variable", key, name)
         return {key: self.color(value, key, name) for key, value in section.items()}
 
     def section(self, content: dict[str, Any], name: str) -> dict[str, Any]:
         section = content.get(name)
         if not isinstance(section, dict):
-            raise self.wrong(
+            raise self.problem(
                 "is missing" if section is None else f"expected a section [{name}]", name
             )
         return section
@@ -361,10 +355,12 @@ class _Reader:
     def color(self, value: object, key: str, section: str) -> Color:
         color = _parsed(value) if isinstance(value, str) else None
         if color is None or color.a < 1 or color.ansi is not None:
-            raise self.wrong("expected an opaque colour such as #80a0c0", key, section)
+            raise self.problem("expected an opaque colour such as #80a0c0", key, section)
         return color
 
-    def wrong(self, message: str, key: str, section: str = "", next_step: str = "") -> ConfigError:
+    def problem(
+        self, message: str, key: str, section: str = "", next_step: str = ""
+    ) -> ConfigError:
         path = (section, key) if section else (key,)
         line = find_line(key_lines(self.text), path)
         return ConfigError(message, next_step, file=str(self.file), line=line, key=".".join(path))
@@ -389,15 +385,8 @@ def _is_css_value(value: str) -> bool:
     )
 
 
-def _kin_colors(variables: dict[str, str]) -> dict[str, str]:
-    return {
-        f"state-{style_name(state)}": variables[f"state-{style_name(kin)}"]
-        for state, kin in _KIN.items()
-    }
-
-
 def _with_job_colors(variables: dict[str, str], dark: bool, background: Color) -> dict[str, str]:
-    """Add the colours of jobs that a theme does not name, as far from the rows as text has to be."""
+    """Add missing colours of jobs, with the contrast of text on all kinds of rows."""
     grounds = [background, *(Color.parse(variables[f"table-{row}"]) for row in _ROW_STYLES)]
     far = Color(255, 255, 255) if dark else Color(0, 0, 0)
     found = {}
@@ -410,7 +399,7 @@ def _with_job_colors(variables: dict[str, str], dark: bool, background: Color) -
 
 
 def _derived(colors: dict[str, Color], dark: bool) -> dict[str, str]:
-    """The table's own colours, for a theme that does not name them."""
+    """Return colours of tables and notices that a theme may omit, from its other colours."""
     background = colors["background"]
     foreground = colors["foreground"]
     return {
@@ -423,6 +412,6 @@ def _derived(colors: dict[str, Color], dark: bool) -> dict[str, str]:
         "tint-accent": background.blend(colors["accent"], 0.2).hex,
         "tint-warning": background.blend(colors["warning"], 0.12).hex,
         "tint-error": background.blend(colors["error"], 0.15).hex,
-        # Others' slots and rules, which are shapes and no text.
+        # Rules and other users' slots, which are shapes.
         "quiet": foreground.blend(background, 0.6).hex,
     }

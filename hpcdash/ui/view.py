@@ -27,7 +27,7 @@ from hpcdash.ui.workers import call_after
 NOTICE_SECONDS = 5.0
 # Negative ranks: keys for the selected row, which precede the keys of the view.
 CHART_RANK = -1
-# A terminal of so many lines has room for frames around what fills a view.
+# Terminals of this height have room for frames around the parts of a view.
 FRAMED_LINES = 30
 _FAILED = frozenset(
     {JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED}
@@ -67,7 +67,7 @@ class View(Widget):
             self.view = view
             self.arguments = arguments
 
-    # Set when it is made.
+    # Set by ViewSpec.make.
     view_name: str = ""
 
     def __init__(self, session: ClusterSession) -> None:
@@ -76,6 +76,9 @@ class View(Widget):
         # A message on a key, in place of the hint.
         self.notice = ""
         self._notice_end: TimerHandle | None = None
+        # Of what the view fetches itself, beside the store.
+        self._error: HpcdashError | None = None
+        self._taken_at: float | None = None
         self._focused_panel: Widget | None = None
 
     @on(DescendantFocus)
@@ -86,15 +89,14 @@ class View(Widget):
         """
         focused = self.screen.focused
         around = () if focused is None else focused.ancestors_with_self
-        panel = next(
-            (one for one in around if isinstance(one, Widget) and one.has_class("panel")), None
-        )
+        panels = (node for node in around if isinstance(node, Widget) and node.has_class("panel"))
+        panel = next(panels, None)
         if panel is self._focused_panel:
             return
-        for one, is_focused in ((self._focused_panel, False), (panel, True)):
-            if one is not None:
-                one.set_class(is_focused, "-focused", update=False)
-                self.app.stylesheet.update_nodes({one})
+        for changed, is_focused in ((self._focused_panel, False), (panel, True)):
+            if changed is not None:
+                changed.set_class(is_focused, "-focused", update=False)
+                self.app.stylesheet.update_nodes({changed})
         self._focused_panel = panel
 
     @property
@@ -133,8 +135,8 @@ class View(Widget):
 
     @property
     def own_error(self) -> HpcdashError | None:
-        """Error of the view itself, in addition to the store's."""
-        return None
+        """Error of what the view fetches itself, which has precedence over the store's."""
+        return self._error
 
     def crumbs(self) -> Sequence[str]:
         return ()
@@ -206,9 +208,10 @@ class View(Widget):
 
     def taken_at(self) -> float | None:
         """Return the time of the shown data in epoch seconds; None without data."""
-        kind = self.main_kind
-        snapshot = self.session.store.snapshots.get(kind) if kind is not None else None
-        return snapshot.taken_at if snapshot else None
+        if self.main_kind is None:
+            return self._taken_at
+        snapshot = self.session.store.snapshots.get(self.main_kind)
+        return None if snapshot is None else snapshot.taken_at
 
     def show_notice(self, text: str) -> None:
         """Show a message on a key in place of the hint for NOTICE_SECONDS; '' clears it."""
@@ -262,7 +265,7 @@ def row_ranks(row: Mapping[str, Any] | None, *, is_training: bool = False) -> Ma
 def _row_actions(row: Mapping[str, Any], is_training: bool) -> tuple[str, ...]:
     state = str(row["state"])
     if states := row.get("_states"):
-        has_failed = any(state_word(one) in states for one in _FAILED)
+        has_failed = any(state_word(failed) in states for failed in _FAILED)
         return ("triage", "submit_again", "fold") if has_failed else ("fold", "cancel", "detail")
     if state == JobState.HELD:
         return ("hold", "detail", "cancel", "alter")
@@ -272,7 +275,7 @@ def _row_actions(row: Mapping[str, Any], is_training: bool) -> tuple[str, ...]:
         switches = ("kill_switch", "save_switch") if is_training else ()
         return ("log", "chart", *switches, "cancel", "detail")
     has_begun = row["started_at"] is not None or row["elapsed_seconds"]
-    # A failed task of an array is one of several, as a rule.
+    # Usually several tasks of an array fail.
     failures = ("triage",) if row["array_id"] and state in _FAILED else ()
     charts = ("chart",) if has_begun else ()
     if state in _FAILED:

@@ -1,4 +1,4 @@
-"""Every view there is, by its name. A view is loaded when it is first opened."""
+"""All views by name; the module of a view is imported when it is first opened."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from hpcdash.ui.view import View
 
 
 class ViewSpec(Struct, frozen=True):
-    """`place` is MODULE:CLASS below hpcdash.ui; a `root` view has no view below it, and is a
-    command after ':'.
-    """
+    """View whose `place` is MODULE:CLASS below hpcdash.ui; a `root` view is a command after ':'."""
 
     name: str
     place: str
     title: str = ""
     root: bool = False
-    # Only where the scheduler has it.
+    # Capability of the scheduler that the view needs.
     capability: Capability | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Workers and one-shot timers of Textual's nodes, without the ways in which Textual loses them."""
+"""Workers and one-shot timers of Textual's nodes that Textual does not lose."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def start_worker(
 ) -> Worker[Any]:
     """Run `work(*arguments)` beside the event handlers of `node`, as DOMNode.run_worker does.
 
-    The coroutine is made when the worker runs, so that none is left unawaited when the worker is
-    cancelled before.
+    The coroutine is created when the worker runs, so a worker cancelled earlier leaves none
+    unawaited.
     """
     # Textual's type for a callable takes no partial.
     return node.run_worker(

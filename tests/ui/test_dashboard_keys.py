@@ -363,9 +363,9 @@ async def test_half_a_filter_is_complained_of_and_keeps_the_rows_there_were() ->
         before = ids_of(app)
         await type_text(pilot, "x")
         assert ids_of(app) == before
-        complaint = str(app.main.query_one("#complaint").render())
-        assert complaint
-        assert complaint in screen_text(app)
+        error = str(app.main.query_one("#error").render())
+        assert error
+        assert error in screen_text(app)
         await press(pilot, "enter")
         assert app.main.query_one(CommandBar).is_open
         await press(pilot, "backspace", "enter")

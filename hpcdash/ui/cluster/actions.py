@@ -1,4 +1,4 @@
-"""Key actions on the selected nodes and queues: check their nodes with a job."""
+"""Key action on the selected nodes and queues: check the nodes with jobs."""
 
 from __future__ import annotations
 
@@ -41,20 +41,18 @@ class ClusterActions:
             start_worker(self.screen, self._check_nodes, view, self.screen.session, group="acting")
 
     async def _check_nodes(self, view: TableView, session: ClusterSession) -> None:
-        """Plan a job, or a few where nodes differ; confirm, and submit.
+        """Plan a job, or several for different nodes; confirm and submit.
 
-        `Launches.follow` reports their findings.
+        `Launches.follow` reports the findings.
         """
         from hpcdash.services.submit.node_checks import plan_checks
         from hpcdash.services.submit.node_findings import NodeCheckRecords, SubmittedCheck
 
         try:
             selections = await self._selections(view, session)
-            planned = [
-                one
-                for selection in selections
-                for one in await plan_checks(selection, (), session.launches)
-            ]
+            jobs: list[CheckJob] = []
+            for selection in selections:
+                jobs += await plan_checks(selection, (), session.launches)
         except HpcdashError as error:
             self.screen.notify(
                 f"not checked: {format_error(error)}", severity="error", timeout=15, markup=False
@@ -63,64 +61,62 @@ class ClusterActions:
         finally:
             self._is_preparing = False
         left_out = [text for selection in selections for text in selection.skipped]
-        if self.screen.view is not view or not await self._is_agreed(planned, left_out):
+        if self.screen.view is not view or not await self._is_confirmed(jobs, left_out):
             return
         records = NodeCheckRecords(session.launches.state_folder, session.name)
         messages = []
-        for one in planned:
-            result = await self.runner.submit(one.plan, view, session)
-            outcome = result.outcome
+        for job in jobs:
+            result = await self.runner.submit(job.plan, view, session)
             messages.append(result.message)
-            if outcome.done:
-                try:
-                    await asyncio.to_thread(
-                        records.submitted, SubmittedCheck(outcome.new_job, one.nodes, one.names)
-                    )
-                except HpcdashError as error:
-                    messages.append(f"its results are only in its log: {error.message}")
-                messages.append(
-                    f"job {outcome.new_job} checks {compress(one.nodes)}; results will appear here"
-                )
+            if not result.outcome.done:
+                continue
+            job_id = result.outcome.new_job
+            check = SubmittedCheck(job_id, job.nodes, job.names)
+            try:
+                await asyncio.to_thread(records.submitted, check)
+            except HpcdashError as error:
+                messages.append(f"its results are only in its log: {error.message}")
+            messages.append(f"job {job_id} checks {compress(job.nodes)}; results will appear here")
         self.screen.notice("\n".join(filter(None, messages)))
 
     async def _selections(self, view: TableView, session: ClusterSession) -> list[Selection]:
-        """The nodes that are marked or pointed at; of queues the idle ones."""
+        """Return the marked nodes, else the selected one; of queues, their idle nodes."""
         from hpcdash.services.submit.node_checks import Selection, select_nodes
 
-        names = view.rows.marked or {name for name in (view.rows.cursor_id,) if name is not None}
+        names = view.rows.marked
         if not names:
-            raise UsageError("select a row first")
+            if view.rows.cursor_id is None:
+                raise UsageError("select a row first")
+            names = frozenset({view.rows.cursor_id})
         table = session.store.table(Kind.NODES)
-        rows = (
-            table if table is not None else (await session.store.fetch(Kind.NODES)).table
-        ).to_pylist()
+        if table is None:
+            table = (await session.store.fetch(Kind.NODES)).table
+        rows = table.to_pylist()
         if view.spec.name == "queues":
             return [select_nodes(name, rows, "", names) for name in sorted(names)]
         if missing := sorted(names - {row["name"] for row in rows}):
             raise UsageError(f"{missing[0]} is no longer listed", "u clears all marks.")
         return [Selection(tuple(row for row in rows if row["name"] in names), "")]
 
-    async def _is_agreed(self, planned: Sequence[CheckJob], left_out: Sequence[str]) -> bool:
-        commands = tuple(command for one in planned for command in one.plan.plan.commands)
-        plan = Plan(ActionRequest(Verb.SUBMIT, planned[0].plan.plan.request.job_ids), (), commands)
-        nodes = {name for one in planned for name in one.nodes}
-        what = counted(len(nodes), "node") if len(nodes) > 1 else f"node {min(nodes)}"
-        jobs = counted(len(planned), "job")
-        notes = [f"{compress(one.nodes)}: {', '.join(one.names)}" for one in planned]
+    async def _is_confirmed(self, jobs: Sequence[CheckJob], left_out: Sequence[str]) -> bool:
+        commands = tuple(command for job in jobs for command in job.plan.plan.commands)
+        plan = Plan(ActionRequest(Verb.SUBMIT, jobs[0].plan.plan.request.job_ids), (), commands)
+        names = {name for job in jobs for name in job.nodes}
+        nodes = counted(len(names), "node") if len(names) > 1 else f"node {min(names)}"
+        job_count = counted(len(jobs), "job")
+        notes = [f"{compress(job.nodes)}: {', '.join(job.names)}" for job in jobs]
         if left_out:
-            more = (
-                f"; and {len(left_out) - _MAX_LEFT_OUT} more"
-                if len(left_out) > _MAX_LEFT_OUT
-                else ""
-            )
-            notes.append(f"left out: {'; '.join(left_out[:_MAX_LEFT_OUT])}{more}")
-        notes += dict.fromkeys(note for one in planned for note in one.plan.notes)
-        label = "Script" if len(planned) == 1 else f"Script of the first of {jobs}"
+            listed = list(left_out[:_MAX_LEFT_OUT])
+            if more := len(left_out) - len(listed):
+                listed.append(f"and {more} more")
+            notes.append(f"left out: {'; '.join(listed)}")
+        notes += dict.fromkeys(note for job in jobs for note in job.plan.notes)
+        label = "Script" if len(jobs) == 1 else f"Script of the first of {job_count}"
         return await self.runner.is_confirmed(
             Question(
                 plan,
                 notes,
-                title=f"Check {what} with {jobs}?",
-                script=(label, planned[0].plan.shown),
+                title=f"Check {nodes} with {job_count}?",
+                script=(label, jobs[0].plan.shown),
             )
         )

@@ -1,9 +1,9 @@
-"""Clusters: what is configured or found, and the health of each connection."""
+"""Configured and detected clusters, and the health of each connection."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -14,6 +14,9 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
+
+if TYPE_CHECKING:
+    from hpcdash.ui.screen import DashboardScreen
 
 CLUSTERS = TableSpec(
     "clusters",
@@ -63,15 +66,15 @@ _CONNECTION_STYLES = {
 
 
 def connection_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """The state of the line, in a word."""
+    """Return the state of the connection with its colour."""
     return str(value), _CONNECTION_STYLES.get(str(value), cells.MUTED)
 
 
 def session_row(session: ClusterSession, now: float) -> dict[str, Any]:
-    """One line of the table from a session's store."""
+    """Return a row of CLUSTERS."""
     store = session.store
     health = store.transport.health
-    error: HpcdashError | None = store.connection_error or next(iter(store.errors.values()), None)
+    error = first_error(session)
     mine = store.snapshots.get(Kind.MINE)
     return {
         "name": store.name,
@@ -90,8 +93,13 @@ def session_row(session: ClusterSession, now: float) -> dict[str, Any]:
     }
 
 
+def first_error(session: ClusterSession) -> HpcdashError | None:
+    """Return the error of a cluster's connection, else of one of its tables."""
+    return session.store.connection_error or next(iter(session.store.errors.values()), None)
+
+
 class ClustersView(TableView):
-    """Every cluster there is; enter goes to one."""
+    """All clusters; enter goes to the selected cluster."""
 
     SPEC = CLUSTERS
 
@@ -99,17 +107,13 @@ class ClustersView(TableView):
         return {"state": connection_cell}
 
     @property
-    def kind(self) -> Kind:
-        return Kind.MINE
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
+    def sessions(self) -> Sequence[ClusterSession]:
+        return cast("DashboardScreen", self.screen).sessions
 
     def source(self) -> pa.Table | None:
         now = self.session.store.clock.now()
-        sessions = self.app.sessions  # type: ignore[attr-defined]
-        return pa.Table.from_pylist([session_row(one, now) for one in sessions], self.schema)
+        rows = [session_row(session, now) for session in self.sessions]
+        return pa.Table.from_pylist(rows, self.schema)
 
     def counts(self) -> tuple[str, str]:
         return "", ""
@@ -129,25 +133,17 @@ class ClustersView(TableView):
         return ("clusters",)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        session = next((one for one in self.app.sessions if one.name == row["name"]), None)  # type: ignore[attr-defined]
-        if session is None:
-            return ""
-        error = session.store.connection_error or next(iter(session.store.errors.values()), None)
+        session = next(one for one in self.sessions if one.name == row["name"])
+        error = first_error(session)
         if error is not None and error.next_step:
-            return str(error.next_step)
+            return error.next_step
         health = session.store.transport.health
-        hops = " → ".join(health.hops)
-        since = ""
+        parts = [" → ".join(health.hops)]
         if health.connected_at is not None:
-            since = (
-                "connected for "
-                f"{format_age(max(0.0, session.store.clock.now() - health.connected_at))}"
-            )
-        return "  ·  ".join(
-            part
-            for part in (hops, since, health.detail, session.origin, "enter switches to it")
-            if part
-        )
+            seconds = max(0.0, session.store.clock.now() - health.connected_at)
+            parts.append(f"connected for {format_age(seconds)}")
+        parts += [health.detail, session.origin, "enter switches to it"]
+        return "  ·  ".join(filter(None, parts))
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Requested("cluster", name=row_id))

@@ -1,6 +1,4 @@
-"""The first start without a cluster: which host it is, whether hpcdash works there, and what was
-found.
-"""
+"""First start without a cluster: choice of a host, and a trial of hpcdash there."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ from hpcdash.ui.widgets.lines import TextInput
 from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
-# Lines of a host's output, while it is waited for.
-_MAX_WORDS = 6
+_MAX_OUTPUT_LINES = 6
 
 
 class JobsPlace(StrEnum):
@@ -58,7 +55,7 @@ class PlaceChoice(Struct, frozen=True):
 
 THIS_MACHINE = PlaceChoice(JobsPlace.THIS_MACHINE)
 DEMO = PlaceChoice(JobsPlace.DEMO)
-_WORDS = {
+_DESCRIPTIONS = {
     THIS_MACHINE: "run jobs on this machine, without a scheduler",
     DEMO: "sample jobs on a temporary queue, removed at exit",
 }
@@ -73,7 +70,7 @@ class HostTrial(Protocol):
         ...
 
     async def run(self) -> bool:
-        """Whether hpcdash can work there; raises HpcdashError for what is no destination."""
+        """Return whether hpcdash works there. Raises HpcdashError for an invalid destination."""
         ...
 
     async def close(self) -> None: ...
@@ -81,13 +78,13 @@ class HostTrial(Protocol):
 
 class StartTrial(Protocol):
     def __call__(self, host: str, checks: list[Check], /) -> HostTrial:
-        """A trial that appends to `checks` as it finds."""
+        """Return a trial that appends its findings to `checks`."""
         ...
 
 
 class FirstStartApp(TerminalApp):
-    """Offers hosts until one works, this machine or the demo is chosen (`chosen`), or the person
-    leaves (None).
+    """App that offers places of jobs until a host works or another place is `chosen`; None if the
+    user leaves.
     """
 
     TITLE = "hpcdash"
@@ -103,8 +100,8 @@ class FirstStartApp(TerminalApp):
         theme_folders: Iterable[Path] = (),
         themes: Sequence[str] = (),
     ) -> None:
-        """`hosts` are those of ~/.ssh/config with their addresses ('': none), `why` says why one
-        has to choose.
+        """`hosts` are the hosts of ~/.ssh/config with their addresses ('': none); `why` are lines
+        on the reason of the choice.
         """
         super().__init__(theme_folders, *themes)
         self._hosts = hosts
@@ -112,7 +109,7 @@ class FirstStartApp(TerminalApp):
         self._start_trial = start_trial
         self._prompter = prompter
         self.chosen: PlaceChoice | None = None
-        # The one that succeeded; its connection is open.
+        # The successful trial, whose connection is open.
         self.trial: HostTrial | None = None
 
     def on_mount(self) -> None:
@@ -129,28 +126,24 @@ class FirstStartApp(TerminalApp):
         if choice is not None and choice.place is JobsPlace.HOST:
             checks: list[Check] = []
             trial = self._start_trial(choice.host, checks)
-            self.push_screen(
-                TrialDialog(choice.host, trial, checks),
-                lambda agreed: self._tried(choice, trial, agreed),
-            )
+
+            def take(is_accepted: bool | None) -> None:
+                if is_accepted:
+                    self.chosen = choice
+                    self.trial = trial
+                    self.exit()
+                else:
+                    start_worker(self, trial.close, exit_on_error=False)
+                    self.push_screen(PlaceDialog(self._hosts, self._why, choice.host), self._choose)
+
+            self.push_screen(TrialDialog(choice.host, trial, checks), take)
             return
         self.chosen = choice
         self.exit()
 
-    def _tried(self, choice: PlaceChoice, trial: HostTrial, agreed: bool | None) -> None:
-        if agreed:
-            self.chosen = choice
-            self.trial = trial
-            self.exit()
-        else:
-            start_worker(self, trial.close, exit_on_error=False)
-            self.push_screen(PlaceDialog(self._hosts, self._why, choice.host), self._choose)
-
 
 class PlaceDialog(Dialog[PlaceChoice | None]):
-    """A field for a host, and below it those of ~/.ssh/config that fit what is typed, this machine
-    and the demo.
-    """
+    """Dialog with a field for a host, and the matching hosts of ~/.ssh/config and other places."""
 
     DEFAULT_CSS = """
     PlaceDialog Input { margin-bottom: 1; }
@@ -174,7 +167,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         self._why = [visible(line) for line in why]
         self._typed = "" if typed in hosts else typed
         self._last = typed
-        # The listed hosts, and the text that they match.
+        # Listed places, and the text that they match.
         self._choices: list[PlaceChoice] = []
         self._listed_for = ""
         # The field with its border and a blank line.
@@ -206,21 +199,20 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
     def _list_choices(self, typed: str) -> None:
         self._listed_for = typed
         needle = typed.casefold()
-        fitting = [
-            host
+        self._choices = [
+            PlaceChoice(JobsPlace.HOST, host)
             for host, address in self._hosts.items()
             if needle in f"{host} {address}".casefold()
         ]
-        self._choices = [PlaceChoice(JobsPlace.HOST, host) for host in fitting]
-        self._choices += [one for one in (THIS_MACHINE, DEMO) if needle in one.place]
-        complaint = ""
+        self._choices += [choice for choice in (THIS_MACHINE, DEMO) if needle in choice.place]
+        problem = ""
         if typed and typed not in self._hosts:
             try:
                 parse_ssh_destination(typed)
                 self._choices.append(PlaceChoice(JobsPlace.HOST, typed))
             except ValueError as error:
-                complaint = str(error)
-        names = [one.host or str(one.place) for one in self._choices]
+                problem = str(error)
+        names = [choice.host or str(choice.place) for choice in self._choices]
         widest = min(_HOST_CELLS, max(map(cell_width, names), default=0))
         listed = self.query_one(OptionList)
         listed.clear_options()
@@ -231,11 +223,11 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
                 no_wrap=True,
                 overflow="ellipsis",
             )
-            about = _WORDS.get(choice) or self._hosts.get(choice.host, "connect there")
+            about = _DESCRIPTIONS.get(choice) or self._hosts.get(choice.host, "connect there")
             line.append(f"  {visible(about)}", "not bold")
             listed.add_option(Option(line))
         listed.highlighted = 0 if self._choices else None
-        keys = self.format_keys() if self._choices else f"{complaint} · esc quit"
+        keys = self.format_keys() if self._choices else f"{problem} · esc quit"
         self.query_one("#keys", Static).update(keys)
 
     def action_step(self, lines: int) -> None:
@@ -250,7 +242,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
 
     @on(Input.Submitted)
     def action_take(self) -> None:
-        # The last letters may not have been listed for yet.
+        # The list may not match the last letters yet.
         if (typed := self.query_one(Input).value.strip()) != self._listed_for:
             self._list_choices(typed)
         at = self.query_one(OptionList).highlighted
@@ -259,9 +251,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
 
 
 class TrialDialog(Dialog[bool]):
-    """A host being tried: each finding as it comes; answers whether it works and is to be
-    opened.
-    """
+    """Trial of a host with its findings; returns whether it works and the user opens it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go_on", show=False),
@@ -272,7 +262,7 @@ class TrialDialog(Dialog[bool]):
         super().__init__(host)
         self._trial = trial
         self._checks = checks
-        # None: still at it.
+        # None: the trial still runs.
         self._works: bool | None = None
         self._began = time.monotonic()
 
@@ -283,10 +273,8 @@ class TrialDialog(Dialog[bool]):
     def format_keys(self) -> str:
         if self._works is None:
             return "esc stop"
-        return (
-            f"enter {'save and open the dashboard' if self._works else 'try again'} · esc "
-            "another host"
-        )
+        action = "save and open the dashboard" if self._works else "try again"
+        return f"enter {action} · esc another host"
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -316,8 +304,9 @@ class TrialDialog(Dialog[bool]):
         for check in self._checks:
             sign = signs().states[JobState.COMPLETED if check.ok else JobState.FAILED]
             found.add_row(Text(sign, "bold"), Text(check.name), Text(visible(check.detail)))
-            for line in [] if check.ok else check.next_step.splitlines():
-                found.add_row("", "", Text(f"→ {visible(line)}"))
+            if not check.ok:
+                for line in check.next_step.splitlines():
+                    found.add_row("", "", Text(f"→ {visible(line)}"))
         if self._works is None:
             health = self._trial.health
             doing = health.detail or (
@@ -325,7 +314,7 @@ class TrialDialog(Dialog[bool]):
             )
             seconds = time.monotonic() - self._began
             # `Autopushing login request to phone...`
-            for line in health.text.splitlines()[-_MAX_WORDS:] if not self._checks else []:
+            for line in health.text.splitlines()[-_MAX_OUTPUT_LINES:] if not self._checks else []:
                 found.add_row("", "", Text(visible(line)))
             found.add_row(Text(signs().ellipsis), "", Text(f"{visible(doing)}, {seconds:.0f} s"))
         self.query_one("#found", Static).update(found)

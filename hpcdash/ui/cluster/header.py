@@ -1,4 +1,4 @@
-"""The lines over the jobs: how full each queue is, one's own jobs by state, one's fair share."""
+"""Line above the jobs: use of each queue, the user's jobs by state, and the fair share."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
 
-# Under this the table needs the lines itself.
-MIN_COLUMNS, MIN_LINES = 90, 28
+# A smaller terminal has no room for the header.
+MIN_COLUMNS = 90
+MIN_LINES = 28
 _GAP = "   "
 _BAR_CELLS = 10
 _NAME_CELLS = 16
 
 
 class ClusterHeader(Static):
-    """Gauges of the queues, those with one's own jobs first; on the right one's own jobs by
-    state.
-    """
+    """Gauges of the queues, first those with the user's jobs; on the right the user's jobs."""
 
     DEFAULT_CSS = """
     ClusterHeader { height: auto; max-height: 1; padding: 0 1; display: none; }
@@ -40,7 +39,7 @@ class ClusterHeader(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
         self._shown = ""
-        # The tables it was drawn from: it is redrawn with each key.
+        # Each key calls `show`: equal tables are not drawn again.
         self._tables: tuple[object, ...] = ()
         self._room = 0
 
@@ -48,8 +47,9 @@ class ClusterHeader(Static):
         await cast("DashboardScreen", self.screen).act("show_queues")
 
     def show(self, store: ClusterStore, *, is_requested: bool, has_counts: bool) -> None:
-        """Draw the known facts of a cluster, with `has_counts` one's own jobs by state; nothing
-        where it is hidden or nothing is known.
+        """Draw the queues and, with `has_counts`, the user's jobs by state.
+
+        The header is hidden if it is not requested or no queues are known.
         """
         queues = store.snapshots.get(Kind.QUEUES)
         mine = store.snapshots.get(Kind.MINE)
@@ -85,14 +85,19 @@ def header_content(
     note: str = "",
     shares: Sequence[tuple[str, float]] = (),
 ) -> Content:
-    """Return as many gauges as fit in `room` cells; the number left out is shown.
+    """Return as many gauges as fit in `room` cells, and the number of the others.
 
-    `note` is on the scheduler itself, '' where all is well; `shares` are the user's fair shares by
-    account.
+    `own` are counts of the user's jobs by state; `note` is on the scheduler itself, '' for none;
+    `shares` are the user's fair shares by account, the highest first.
     """
     jobs = _own_content(own)
-    if shares and (share := _share_content(shares)).cell_length + jobs.cell_length <= room * 2 // 3:
-        jobs = share + _GAP + jobs if jobs else share
+    if shares:
+        highest = f"{shares[0][1]:.2f}"
+        lowest = f"{shares[-1][1]:.2f}"
+        text = highest if highest == lowest else f"{lowest}-{highest}"
+        share = Content.assemble(("fair share ", "$text-muted"), text)
+        if share.cell_length + jobs.cell_length <= room * 2 // 3:
+            jobs = share + _GAP + jobs if jobs else share
     taken = jobs.cell_length + len(_GAP) if jobs else 0
     line = Content.styled(clip(visible(note), room // 2), "$text-warning")
     for number, queue in enumerate(queues):
@@ -111,7 +116,7 @@ def header_content(
 
 
 def _gauge(queue: QueueUse) -> Content:
-    """`gpu ━━━━━━━━── 88/96 GPU`."""
+    """Return `gpu ━━━━━━━━── 88/96 GPU`."""
     parts: list[tuple[str, str]] = [
         (clip(visible(queue.name), _NAME_CELLS), "bold" if queue.own else "")
     ]
@@ -121,9 +126,10 @@ def _gauge(queue: QueueUse) -> Content:
         parts.append((f" {format_count(queue.total)} {queue.kind}", ""))
     else:
         parts.append((" ", ""))
+        used_style = "$text-warning" if queue.share >= 1 else "$primary"
         parts += [
-            (piece, "$quiet" if style == MUTED else _fullness(queue))
-            for piece, style in _bar(queue)
+            (piece, "$quiet" if style == MUTED else used_style)
+            for piece, style in usage_bar(queue.share, _BAR_CELLS)
         ]
         parts.append((f" {format_count(queue.used)}/{format_count(queue.total)} {queue.kind}", ""))
     if queue.nodes_down:
@@ -131,24 +137,8 @@ def _gauge(queue: QueueUse) -> Content:
     return Content.assemble(*parts)
 
 
-def _bar(queue: QueueUse) -> Sequence[tuple[str, str]]:
-    return usage_bar(queue.share, _BAR_CELLS)
-
-
-def _fullness(queue: QueueUse) -> str:
-    return "$text-warning" if queue.share >= 1 else "$primary"
-
-
-def _share_content(shares: Sequence[tuple[str, float]]) -> Content:
-    """`fair share 0.42`; of several accounts the range: `fair share 0.10-0.42`."""
-    most = shares[0][1]
-    least = shares[-1][1]
-    text = f"{most:.2f}" if f"{most:.2f}" == f"{least:.2f}" else f"{least:.2f}-{most:.2f}"
-    return Content.assemble(("fair share ", "$text-muted"), text)
-
-
 def _own_content(own: Sequence[tuple[str, int]]) -> Content:
-    """`▸ 3 running  ◦ 12 pending`."""
+    """Return `▸ 3 running  ◦ 12 pending`."""
     parts = [
         Content.styled(
             f"{signs().states.get(state, '?')} {format_count(count)} {state_word(state)}",

@@ -26,7 +26,7 @@ from hpcdash.ui.workers import start_worker
 
 
 class NodeView(JobsView):
-    """Everyone's jobs on one node, below sinfo's facts on it."""
+    """Everyone's jobs on one node, below the scheduler's facts on it."""
 
     DEFAULT_CSS = """
     NodeView > #about { height: auto; max-height: 12; padding: 0 1; }
@@ -54,7 +54,7 @@ class NodeView(JobsView):
         start_worker(self, self._fetch_activity, exclusive=True, group="activity")
 
     async def _fetch_activity(self) -> None:
-        """Query what programs have the scheduler run here; the page is whole without it."""
+        """Fetch what programs let the scheduler run here; the page is complete without it."""
         store = self.session.store
         if (query := store.backend.queue.node_activity(self.node_name)) is None:
             return
@@ -81,29 +81,22 @@ class NodeView(JobsView):
 
     def _about(self) -> Text:
         nodes = self.session.store.table(Kind.NODES)
-        row: dict[str, Any] | None = None
+        rows: list[dict[str, Any]] = []
         if nodes is not None:
-            row = next(
-                iter(nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()), None
-            )
-        if row is None:
+            rows = nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()
+        if not rows:
             return Text("not in the latest list of nodes")
+        row = rows[0]
         now = self.now().timestamp()
-        known_load = "unknown" if row["load"] is None else f"{row['load']:.1f}"
+        load = "unknown" if row["load"] is None else f"{row['load']:.1f}"
+        gpus = f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use"
         memory_used = format_memory(row["memory_used_bytes"] or 0)
+        memory = format_memory(row["memory_bytes"] or 0)
         pairs = [
             ("state", row["native_state"]),
-            ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {known_load}"),
-            (
-                "GPUs",
-                f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use"
-                if row["gpus"]
-                else "",
-            ),
-            (
-                "memory",
-                f"{memory_used} of {format_memory(row['memory_bytes'] or 0)} in use",
-            ),
+            ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {load}"),
+            ("GPUs", gpus if row["gpus"] else ""),
+            ("memory", f"{memory_used} of {memory} in use"),
             ("queues", ", ".join(row["queues"] or [])),
             ("features", ", ".join(row["features"] or [])),
         ]
@@ -112,7 +105,7 @@ class NodeView(JobsView):
             if row["reason_since"] is not None:
                 since = f", {format_age(now - row['reason_since'].timestamp())} ago"
             pairs.append(("reason", f"{row['reason']} (by {row['reason_by'] or 'unknown'}{since})"))
-        pairs.append(("jobs", self._which_jobs(row["jobs"] or 0)))
+        pairs.append(("jobs", self._format_job_gaps(row["jobs"] or 0)))
         pairs += self._activity
         text = Text()
         for label, value in pairs:
@@ -122,24 +115,22 @@ class NodeView(JobsView):
         text.rstrip()
         return text
 
-    def _which_jobs(self, count: int) -> str:
-        """Return a note where the jobs below are more or fewer than the node's `count`; else ''."""
+    def _format_job_gaps(self, count: int) -> str:
+        """Return why the jobs below may be more or fewer than the node's `count`; '' otherwise."""
         table = super().source()
         if table is None:
             return ""
         host, is_vnode = VNODE.subn("", self.node_name)
         shown = on_node(table, self.node_name).num_rows
-        parts = (
-            [f"jobs of all of {host}: the scheduler does not report its parts"]
-            if is_vnode and shown
-            else []
-        )
-        if (is_vnode or shown < count) and active_jobs(
-            table.filter(pc.and_(pc.is_valid(table["array_id"]), pc.is_null(table["node_list"])))
-        ).num_rows:
-            parts.append(
-                "arrays listed as one row are omitted: the nodes of their tasks are unknown"
-            )
+        parts = []
+        if is_vnode and shown:
+            parts.append(f"jobs of all of {host}: the scheduler does not report its parts")
+        if is_vnode or shown < count:
+            is_unplaced = pc.and_(pc.is_valid(table["array_id"]), pc.is_null(table["node_list"]))
+            if active_jobs(table.filter(is_unplaced)).num_rows:
+                parts.append(
+                    "arrays listed as one row are omitted: the nodes of their tasks are unknown"
+                )
         return "; ".join(parts)
 
     def way_crumb(self) -> str:

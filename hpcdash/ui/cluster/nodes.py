@@ -1,4 +1,4 @@
-"""Nodes: free and drained ones, with reason, author and time."""
+"""Nodes with their state; of unavailable nodes the reason, its author and time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from hpcdash.services.submit.node_findings import NodeFinding
 
 _CHECK = "_check"
-# More jobs on one node are behind enter.
+# The page of a node, behind enter, lists all its jobs.
 _MAX_JOBS = 20
 
 
 def load_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
-    """The load average, marked where it is far above the CPUs."""
+    """Return the load average, marked if it far exceeds the CPUs."""
     if value is None:
         return cells.count_cell(None, row)
     over = row["cpus"] is not None and value > 1.5 * row["cpus"]
@@ -34,7 +34,7 @@ def load_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
 
 
 class NodesView(TableView):
-    """The machines."""
+    """All nodes of the cluster."""
 
     SPEC = NODES
     _findings_stamp: tuple[int, int] | None = None
@@ -42,7 +42,7 @@ class NodesView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue shows how many jobs run on each node.
+        # Everyone's jobs, for the detail of a node.
         return frozenset({Kind.NODES, Kind.EVERYONE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
@@ -69,13 +69,11 @@ class NodesView(TableView):
 
     def _with_checks(self, table: pa.Table) -> pa.Table:
         findings = self._findings()
-        names = table["name"].to_pylist() if findings else ()
-        messages: list[str | None] = [
-            findings[name].summary if name in findings else None for name in names
+        summaries = [
+            findings[name].summary if name in findings else None
+            for name in table["name"].to_pylist()
         ]
-        return table.append_column(
-            _CHECK, pa.array(messages, pa.string()) if names else pa.nulls(len(table), pa.string())
-        )
+        return table.append_column(_CHECK, pa.array(summaries, pa.string()))
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         now = self.now().timestamp()
@@ -102,14 +100,15 @@ class NodesView(TableView):
         return [Content.styled("Jobs", "bold"), *lines] if lines else ()
 
     def _findings(self) -> Mapping[str, NodeFinding]:
-        """Return the newest findings of node checks by node; read again after a change."""
+        """Return the newest findings of node checks by node; they are read after each change."""
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         folder = self.session.launches.state_folder
         records = NodeCheckRecords(folder, self.session.name)
         stamp = records.stamp()
         if stamp != self._findings_stamp:
-            self._findings_stamp, self._findings_read = stamp, records.findings()
+            self._findings_stamp = stamp
+            self._findings_read = records.findings()
         return self._findings_read
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
@@ -117,12 +116,12 @@ class NodesView(TableView):
 
 
 def gpu_type_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """The model; nothing on a node without GPUs."""
+    """Return the GPU model; blank for a node without GPUs."""
     return cells.muted_cell(value, row) if row["gpus"] else ""
 
 
 def check_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """Return the last finding of the checks; '' on a node that was not checked."""
+    """Return the last finding of the checks; blank for a node that was not checked."""
     return ("", "") if value is None else (value, cells.GOOD if value == "ok" else cells.BAD)
 
 

@@ -1,4 +1,4 @@
-"""Queues (Slurm's partitions): limits, what is free, and how many jobs run and wait in each."""
+"""Queues (Slurm's partitions): limits, free resources, running and pending jobs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MAX_REASONS = 8
 
 
 def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """The name, with a star on the default queue, as Slurm prints it."""
+    """Return the name; the default queue has a star, as Slurm prints it."""
     return f"{value}{'*' if row['default'] else ''}", cells.STRONG if row["default"] else ""
 
 
 def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
-    """Return whether a queue starts jobs, one's own too, or its standing."""
+    """Return whether a queue starts the user's jobs, or its standing."""
     if standing := row["_standing"]:
         if standing in REFUSING:
             return standing, cells.BAD
@@ -53,7 +53,7 @@ def down_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def _format_free(row: Mapping[str, Any], unit: str) -> str:
-    """`24 of 32 CPUs free (8 on down nodes)`."""
+    """Return `24 of 32 CPUs free (8 on down nodes)`."""
     down = row[f"_{unit}_down"] or 0
     free = row[unit] - (row[f"{unit}_used"] or 0) - down
     where = f" ({down} on down nodes)" if down else ""
@@ -61,10 +61,10 @@ def _format_free(row: Mapping[str, Any], unit: str) -> str:
 
 
 class QueuesView(TableView):
-    """The queues one may submit to."""
+    """All queues of the cluster."""
 
     SPEC = QUEUES
-    # Of each queue the best answer for any job of the user; None: not fetched yet.
+    # Best answer of each queue to any job of the user; None: not fetched yet.
     _access: Mapping[str, Place] | None = None
 
     @property
@@ -76,7 +76,7 @@ class QueuesView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue shows how many jobs run and wait in each, nodes what is free together.
+        # Jobs for the reasons of waits, nodes for GPUs that are free together with CPUs and memory.
         return frozenset({Kind.QUEUES, Kind.EVERYONE, Kind.NODES})
 
     def on_mount(self) -> None:
@@ -103,12 +103,11 @@ class QueuesView(TableView):
         rows = table.to_pylist()
         # PBS binds no nodes to queues.
         node_rows = [] if nodes is None else nodes.select(NODE_COLUMNS).to_pylist()
+        access = self._access or {}
         for row in rows:
-            own = bound_nodes(node_rows, row["name"])
-            if own:
-                row["_usable"] = count_usable(own, "gpus" if row["gpus"] else "cpus")
-            place = (self._access or {}).get(row["name"])
-            if place is not None:
+            if bound := bound_nodes(node_rows, row["name"]):
+                row["_usable"] = count_usable(bound, "gpus" if row["gpus"] else "cpus")
+            if (place := access.get(row["name"])) is not None:
                 row["_refusal"] = place.reason if place.accepts is False else None
         return pa.Table.from_pylist(rows, self.schema)
 
@@ -132,7 +131,7 @@ class QueuesView(TableView):
         return "  ·  ".join(filter(None, [row["name"], *free, note, "enter shows its jobs"]))
 
     def detail_lines(self, row: Mapping[str, Any], room: int) -> Sequence[Content]:
-        """Return the free GPUs by model, and why jobs wait: the most frequent reason first."""
+        """Return the free GPUs by model, and the pending jobs by reason, most frequent first."""
         models = self._model_lines(str(row["name"]))
         jobs = self.session.store.table(Kind.EVERYONE)
         if jobs is None:
@@ -167,8 +166,9 @@ class QueuesView(TableView):
 
 
 def waiting_reasons(jobs: pa.Table, queue: str) -> list[tuple[str, int]]:
-    """Return the reasons of a queue's pending jobs (rows of domain.schema.JOBS) and the jobs of
-    each, tasks counted; the most frequent first.
+    """Return the reasons of a queue's pending jobs with their tasks, most frequent first.
+
+    `jobs` are rows of domain.schema.JOBS.
     """
     waits = pc.is_in(jobs["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
     rows = jobs.filter(pc.and_(waits, pc.equal(jobs["queue"].cast(pa.string()), queue)))

@@ -35,24 +35,26 @@ if TYPE_CHECKING:
 _GAP = "  "
 _MODEL_CELLS = 14
 _BAR_CELLS = 20
-# Nodes drawn as one cell each are counted more easily in blocks.
-_NODES_TOGETHER = 10
+# Nodes that are one cell each are drawn in blocks, which are easier to count.
+_BLOCK_NODES = 10
 _MAX_NAMED = 3
 # Up to so many nodes the occupancy takes less than a frame.
 _AT_ONCE_NODES = 1000
-_OTHERS, _FREE = "$quiet", "bold $foreground"
+_OTHERS_STYLE = "$quiet"
+_FREE_STYLE = "bold $foreground"
 _LEADING_WORDS = re.compile(r".*[-_.]", re.DOTALL)
 
 
 class JobLetters:
-    """Letters of one's own running jobs, each kept while the job runs; an array has one."""
+    """Letters of the user's running jobs; a job keeps its letter, an array has one letter."""
 
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
 
     def assign(self, job_ids: Iterable[str]) -> bool:
-        """Give letters to the jobs that run now, and return whether any changed; jobs beyond the
-        alphabet get none.
+        """Assign letters to the running jobs, and return whether any changed.
+
+        Jobs beyond the alphabet get none.
         """
         before = self._letters
         running = dict.fromkeys(map(parse_array_id, job_ids))
@@ -97,7 +99,7 @@ class SlotWall(Static):
         super().__init__("", markup=False)
         self._store: ClusterStore | None = None
         self._tables: tuple[object, ...] = ()
-        # The newest, and that which is drawn.
+        # The newest occupancy, and the drawn one.
         self._computed: Occupancy | None = None
         self._occupancy: Occupancy | None = None
         self._room = (0, 0)
@@ -109,9 +111,9 @@ class SlotWall(Static):
         await cast("DashboardScreen", self.screen).act("show_nodes")
 
     def show(self, store: ClusterStore, *, lines: int) -> bool:
-        """Draw the known nodes in at most so many lines, with a title; 0 hides it.
+        """Draw the known nodes in at most `lines` lines with a title; 0 hides the wall.
 
-        Returns whether letters of jobs have changed.
+        Return whether letters of jobs have changed.
         """
         nodes = store.snapshots.get(Kind.NODES)
         mine = store.snapshots.get(Kind.MINE)
@@ -132,8 +134,8 @@ class SlotWall(Static):
         self._occupancy = occupancy = self._computed
         has_new_letters = False
         if is_new and occupancy is not None:
-            own = (one.job_id for node in occupancy.nodes for one in node.own)
-            has_new_letters = job_letters(store).assign(own)
+            own_ids = (part.job_id for node in occupancy.nodes for part in node.own)
+            has_new_letters = job_letters(store).assign(own_ids)
         if occupancy is None or not is_drawn(occupancy):
             self.display = False
             return has_new_letters
@@ -153,18 +155,19 @@ class SlotWall(Static):
         return has_new_letters
 
     async def _compute_beside(self, nodes: pa.Table, mine: pa.Table | None) -> None:
-        """Compute what is drawn with the next tick, beside the event loop."""
+        """Compute the occupancy beside the event loop; the next tick draws it."""
         self._computed = await asyncio.to_thread(cluster_occupancy, nodes, mine)
 
 
 def is_drawn(occupancy: Occupancy) -> bool:
-    """Whether a wall shows more than the queues' gauges do: of one node's CPUs it does not."""
+    """Whether a wall shows more than the queues' gauges; the CPUs of a single node do not."""
     return occupancy.unit == "GPU" or sum(len(group.nodes) for group in occupancy.groups) > 1
 
 
 def wall_title(occupancy: Occupancy, room: int, age: str, *, has_cells: bool) -> Content:
-    """`GPUs  33 of 40 used · 3 free · g05 down ──── 40 s ago`, with a rule between; above cells the
-    meaning of their signs.
+    """Return `GPUs  33 of 40 used · 3 free · g05 down ──── 40 s ago`.
+
+    Above cells, the title has a legend of their signs if there is room.
     """
     total = sum(group.total for group in occupancy.groups)
     used = sum(group.used for group in occupancy.groups)
@@ -179,26 +182,25 @@ def wall_title(occupancy: Occupancy, room: int, age: str, *, has_cells: bool) ->
         left += Content.styled(f" · {visible(named)} down", "$text-error")
     right = Content.styled(f" {age} ago", "$table-dim")
     sign = signs()
-    meanings = (
-        f"   {sign.slot_used} others  {sign.slot_free} free  {sign.slot_down} down  a-z yours"
-    )
-    if has_cells and room - left.cell_length - right.cell_length > len(meanings) + 8:
-        left += Content.styled(meanings, "$table-dim")
+    legend = f"   {sign.slot_used} others  {sign.slot_free} free  {sign.slot_down} down  a-z yours"
+    if has_cells and room - left.cell_length - right.cell_length > len(legend) + 8:
+        left += Content.styled(legend, "$table-dim")
     rule = max(0, room - left.cell_length - right.cell_length - 1)
-    return left + Content.styled(f" {signs().rule * rule}", _OTHERS) + right
+    return left + Content.styled(f" {sign.rule * rule}", _OTHERS_STYLE) + right
 
 
 def cell_lines(occupancy: Occupancy, letters: JobLetters, room: int, lines: int) -> list[Content]:
     """Draw the groups in at most `lines` of `room` cells: a cell for each slot, else for each node.
 
-    [] where they do not fit.
+    Return [] if they do not fit.
     """
-    width = max((len(_label(group)) for group in occupancy.groups), default=0)
+    width = max((len(_model(group)) for group in occupancy.groups), default=0)
     drawings = (_slot_lines, _node_lines) if occupancy.unit == "GPU" else (_node_lines,)
     for draw in drawings:
         drawn: list[Content] = []
         for group in occupancy.groups:
-            added = draw(group, letters, width, room, lines - len(drawn))
+            label = Content.styled(f"{_model(group):<{width}}", "bold") + (_GAP if width else "")
+            added = draw(group, letters, label, room, lines - len(drawn))
             if not added:
                 break
             drawn += added
@@ -207,135 +209,124 @@ def cell_lines(occupancy: Occupancy, letters: JobLetters, room: int, lines: int)
     return []
 
 
-def _label(group: SlotGroup) -> str:
-    """The model; of several in a node, as slices of GPUs are, the first and how many more."""
+def _model(group: SlotGroup) -> str:
+    """Return the model; of several, such as slices of a GPU, the first and the number of others."""
     first, *others = group.model.split(",")
     more = f" +{len(others)}" if others else ""
     return clip(visible(first), _MODEL_CELLS - len(more)) + more
 
 
 def _slot_lines(
-    group: SlotGroup, letters: JobLetters, width: int, room: int, lines: int
+    group: SlotGroup, letters: JobLetters, label: Content, room: int, lines: int
 ) -> list[Content]:
-    """`a100  g01 aaaa  g02 ■■■□`: a cell for each slot; [] where they do not fit."""
+    """Return `a100  g01 aaaa  g02 ■■■□`, with a cell for each slot; [] if they do not fit."""
     names = _short_names([visible(node.name) for node in group.nodes])
     widest = max(map(len, names))
-    most = max(node.total for node in group.nodes)
-    each = widest + 1 + most
-    if not _fits(len(names), width, room, lines, each + len(_GAP)):
+    most_slots = max(node.total for node in group.nodes)
+    width = widest + 1 + most_slots + len(_GAP)
+    if len(names) > lines * ((room - label.cell_length) // width):
         return []
-    cells = [
+    nodes = [
         Content.styled(f"{name:<{widest}} ", "$table-dim")
         + _slots(node, letters)
-        + " " * (most - node.total)
+        + " " * (most_slots - node.total)
         for name, node in zip(names, group.nodes, strict=True)
     ]
-    return _flow(group, cells, width, room, each, _GAP)
-
-
-def _fits(count: int, width: int, room: int, lines: int, each: int) -> bool:
-    """Whether so many parts of `each` cells fit into the lines behind a label."""
-    return count <= lines * ((room - width - len(_GAP)) // each)
+    return _flow(nodes, _GAP, label, room)
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return the names without the words that all begin with: `juno-g01` is `g01`."""
+    """Return the names without their common leading words: `juno-g01` is `g01`."""
     lowest = min(names)
-    highest = max(names)
-    pairs = enumerate(zip(lowest, highest, strict=False))
-    same = next((at for at, (one, other) in pairs if one != other), 0)
-    shared = _LEADING_WORDS.match(lowest[:same])
+    # All names share what the first and the last in order share.
+    pairs = enumerate(zip(lowest, max(names), strict=False))
+    differing = next((position for position, (left, right) in pairs if left != right), 0)
+    shared = _LEADING_WORDS.match(lowest[:differing])
     return [name[shared.end() :] for name in names] if shared else list(names)
 
 
 def _node_lines(
-    group: SlotGroup, letters: JobLetters, width: int, room: int, lines: int
+    group: SlotGroup, letters: JobLetters, label: Content, room: int, lines: int
 ) -> list[Content]:
-    """`a100  ■■■◧□□□×aa ■■■■■`: a cell for each node; [] where they do not fit."""
-    blocks = -(-len(group.nodes) // _NODES_TOGETHER)
-    if not _fits(blocks, width, room, lines, _NODES_TOGETHER + 1):
+    """Return `a100  ■■■◧□□□×aa ■■■■■`, with a cell for each node; [] if they do not fit."""
+    starts = range(0, len(group.nodes), _BLOCK_NODES)
+    if len(starts) > lines * ((room - label.cell_length) // (_BLOCK_NODES + 1)):
         return []
     cells = [_node_cell(node, letters) for node in group.nodes]
-    parts = [
-        Content("").join(cells[at * _NODES_TOGETHER : (at + 1) * _NODES_TOGETHER])
-        for at in range(blocks)
-    ]
-    return _flow(group, parts, width, room, _NODES_TOGETHER, " ")
+    blocks = [Content("").join(cells[start : start + _BLOCK_NODES]) for start in starts]
+    return _flow(blocks, " ", label, room)
 
 
-def _flow(
-    group: SlotGroup, cells: Sequence[Content], width: int, room: int, each: int, gap: str
-) -> list[Content]:
-    """Put cells of `each` columns into lines that begin with the group's label, or are indented."""
-    label = Content.styled(f"{_label(group):<{width}}", "bold") + (_GAP if width else "")
-    in_line = max(1, (room - label.cell_length + len(gap)) // (each + len(gap)))
+def _flow(parts: Sequence[Content], gap: str, label: Content, room: int) -> list[Content]:
+    """Return lines of parts, which are as wide as the first one, behind a label or indented."""
+    width = parts[0].cell_length + len(gap)
+    line_parts = max(1, (room - label.cell_length + len(gap)) // width)
+    indent = Content(" " * label.cell_length)
     return [
-        (Content(" " * label.cell_length) if at else label)
-        + Content(gap).join(cells[at : at + in_line])
-        for at in range(0, len(cells), in_line)
+        (indent if start else label) + Content(gap).join(parts[start : start + line_parts])
+        for start in range(0, len(parts), line_parts)
     ]
 
 
 def _slots(node: NodeSlots, letters: JobLetters) -> Content:
-    """Cells of a node: one's own, other people's, and what is free."""
+    """Return the slots of a node: the user's, other users', free slots."""
     parts: list[tuple[str, str]] = []
-    unknown: dict[str, str] = {}
+    uncounted: dict[str, str] = {}
     drawn = 0
-    for one in node.own:
-        letter = letters.letter(one.job_id)
+    for own in node.own:
+        letter = letters.letter(own.job_id)
         style = f"bold ${letter_style(letter)}" if letter else "bold"
         sign = letter or signs().slot_used
-        if one.count is None:
-            unknown[sign] = f"{style} underline"
+        if own.count is None:
+            uncounted[sign] = f"{style} underline"
         else:
-            count = min(one.count, node.total - drawn)
+            count = min(own.count, node.total - drawn)
             parts.append((sign * count, style))
             drawn += count
-    # At least one slot is the job's; how many is not reported.
-    for letter, style in unknown.items():
+    # The job has at least one slot; the number is not reported.
+    for sign, style in uncounted.items():
         if drawn < node.total:
-            parts.append((letter, style))
+            parts.append((sign, style))
             drawn += 1
     if node.used is None:
-        parts.append((signs().missing * (node.total - drawn), _OTHERS))
+        parts.append((signs().missing * (node.total - drawn), _OTHERS_STYLE))
         return Content.assemble(*parts)
     others = max(0, min(node.used, node.total) - drawn)
-    parts.append((signs().slot_used * others, _OTHERS))
+    parts.append((signs().slot_used * others, _OTHERS_STYLE))
     left = node.total - drawn - others
     if node.is_unavailable:
         parts.append((signs().slot_down * left, "$text-error"))
     else:
-        parts.append((signs().slot_free * left, _FREE))
+        parts.append((signs().slot_free * left, _FREE_STYLE))
     return Content.assemble(*parts)
 
 
 def _node_cell(node: NodeSlots, letters: JobLetters) -> Content:
-    """Cell of a whole node: the letter of one's own job that has most of it, else its use."""
-    known = [(one.count or 0, letters.letter(one.job_id)) for one in node.own]
-    letter = max(known, default=(0, ""))[1]
-    if letter:
+    """Return the cell of a node: the letter of the user's largest job there, else its use."""
+    own_letters = [(own.count or 0, letters.letter(own.job_id)) for own in node.own]
+    if letter := max(own_letters, default=(0, ""))[1]:
         return Content.styled(letter, f"bold ${letter_style(letter)}")
     if node.is_unavailable:
         return Content.styled(signs().slot_down, "$text-error")
     if node.used is None:
-        return Content.styled(signs().missing, _OTHERS)
+        return Content.styled(signs().missing, _OTHERS_STYLE)
     if not node.used:
-        return Content.styled(signs().slot_free, _FREE)
-    full = node.used >= node.total
-    return Content.styled(signs().slot_used if full else signs().slot_partly, _OTHERS)
+        return Content.styled(signs().slot_free, _FREE_STYLE)
+    is_full = node.used >= node.total
+    return Content.styled(signs().slot_used if is_full else signs().slot_partly, _OTHERS_STYLE)
 
 
 def bar_lines(occupancy: Occupancy, lines: int) -> list[Content]:
-    """`a100  ━━━━━━━━━━━━──  812/1024   41 nodes free   3 down`: a line for each group."""
+    """Return a line for each group: `a100  ━━━━━━━━━━━━──  812/1024   41 nodes free   3 down`."""
     shown = occupancy.groups[:lines]
     if len(occupancy.groups) > lines:
         shown = occupancy.groups[: lines - 1]
-    width = max(len(_label(group)) for group in shown) if shown else 0
+    width = max((len(_model(group)) for group in shown), default=0)
     drawn = [_bar_line(group, width) for group in shown]
-    if left := occupancy.groups[len(shown) :]:
-        used = sum(group.used for group in left)
-        total = sum(group.total for group in left)
-        more = f"+ {counted(len(left), 'model')}  {format_count(used)}/{format_count(total)}"
+    if others := occupancy.groups[len(shown) :]:
+        used = sum(group.used for group in others)
+        total = sum(group.total for group in others)
+        more = f"+ {counted(len(others), 'model')}  {format_count(used)}/{format_count(total)}"
         drawn.append(Content.styled(more, "$table-dim"))
     return drawn
 
@@ -346,10 +337,10 @@ def _bar_line(group: SlotGroup, width: int) -> Content:
     free = sum(1 for node in group.nodes if node.free == node.total)
     down = sum(1 for node in group.nodes if node.is_unavailable)
     own = sum(node.own_count for node in group.nodes)
-    label = f"{_label(group):<{width}}{_GAP if width else ''}"
+    label = f"{_model(group):<{width}}{_GAP if width else ''}"
     parts: list[tuple[str, str]] = [(label, "bold")]
     parts += [
-        (piece, _OTHERS if style == MUTED else "$table-dim")
+        (piece, _OTHERS_STYLE if style == MUTED else "$table-dim")
         for piece, style in usage_bar(share, _BAR_CELLS)
     ]
     parts.append((f"{_GAP}{format_count(group.used)}/{format_count(available)}", ""))

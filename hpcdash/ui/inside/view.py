@@ -50,8 +50,6 @@ class InsideView(View):
         self.command = command
         self.command_name = name
         self._answer: InsideAnswer | None = None
-        self._error: HpcdashError | None = None
-        self._taken_at: float | None = None
         self._began = time.monotonic()
         self._seconds: float | None = None
 
@@ -139,13 +137,6 @@ class InsideView(View):
     def targets(self) -> Targets:
         row = known_row(self.session.store, self.job_id)
         return Targets((self.job_id,), () if row is None else (row,))
-
-    def taken_at(self) -> float | None:
-        return self._taken_at
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
 
     def crumbs(self) -> Sequence[str]:
         return (f"{visible(self.job_id)} {visible(self.command_name)}",)

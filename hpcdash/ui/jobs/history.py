@@ -119,7 +119,6 @@ class HistoryView(JobsView):
         self._span = ("", "")
         self._fetched: FetchedRuns | None = None
         self._jobs: pa.Table | None = None
-        self._problem: HpcdashError | None = None
         self._stop = asyncio.Event()
         self._progress: ArchiveProgress | None = None
         # Whether other users' jobs are hidden; None: unknown.
@@ -212,10 +211,6 @@ class HistoryView(JobsView):
     def main_kind(self) -> Kind | None:
         return super().main_kind if self._span == ("", "") else None
 
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._problem
-
     def taken_at(self) -> float | None:
         if self._span == ("", ""):
             return super().taken_at()
@@ -229,7 +224,7 @@ class HistoryView(JobsView):
     def _format_waiting(self) -> str:
         if self._span == ("", ""):
             return super()._format_waiting()
-        if self._problem is not None:
+        if self._error is not None:
             return "No data for this interval. ! error · ctrl+r retry"
         return "loading …" if self._progress is not None else "Not loaded. ctrl+r loads it"
 
@@ -262,7 +257,7 @@ class HistoryView(JobsView):
             return
         self._stop.set()
         self._span = span
-        self._jobs = self._fetched = self._problem = None
+        self._jobs = self._fetched = self._error = None
         if span == ("", ""):
             self._show_progress(None)
             self.session.poller.poll_now()
@@ -293,11 +288,11 @@ class HistoryView(JobsView):
             fetched = await archive.fetch_runs(span, selection, self._show_progress, stop=stop)
             jobs = await asyncio.to_thread(lambda: merge_runs(with_use(fetched.table)))
         except HpcdashError as error:
-            self._problem = error.with_traceback(None)
+            self._error = error.with_traceback(None)
         else:
             self._fetched = fetched
             self._jobs = jobs
-            self._problem = fetched.problem
+            self._error = fetched.problem
             self._show_hidden(fetched.hides_others)
             if fetched.unasked_seconds and fetched.problem is None:
                 left = format_span(fetched.unasked_seconds)

@@ -12,10 +12,9 @@ import pyarrow as pa
 from rich.text import Text
 
 from hpcdash.domain.schema import arrow_schema
-from hpcdash.domain.tables import ColumnSpec, Kind, TableSpec
+from hpcdash.domain.tables import ColumnSpec, TableSpec
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
-from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 from hpcdash.ui.dialogs import TextDialog
@@ -97,23 +96,7 @@ class JournalView(TableView):
         self._entries: dict[str, JournalEntry] = {}
         self._table: pa.Table | None = None
         self._unreadable = 0
-        self._error: JournalUnreadable | None = None
         super().__init__(*arguments, **rest)
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset()
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return None
 
     def source(self) -> pa.Table | None:
         return self._table

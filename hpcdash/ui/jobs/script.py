@@ -57,8 +57,6 @@ class ScriptView(View):
         self.script: Script | None = None
         self.other_id: str | None = None
         self._has_other_script = diff
-        self._error: HpcdashError | None = None
-        self._taken_at: float | None = None
         self._searched = ""
         self._lines: Sequence[ScriptLine] = ()
         self._folds: Sequence[Fold] = ()
@@ -309,13 +307,6 @@ class ScriptView(View):
             file.unlink(missing_ok=True)
 
     # -- values for the screen
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._taken_at
 
     def crumbs(self) -> Sequence[str]:
         crumbs = (f"script {self.job_id}",)

@@ -223,6 +223,10 @@ class JobsView(TableView):
 
         return ShownLosses(self.session, self._patterns)
 
+    @property
+    def kind(self) -> Kind:
+        return self.spec.kind(everyone=self.everyone)
+
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
             "id": id_cell,

@@ -68,7 +68,6 @@ class LogView(View):
         # Log of a part of the job; None: the job's own.
         self.other: OtherLog | None = None
         self.place: LogPlace | None = None
-        self._error: HpcdashError | None = None
         self._streams = LogStreams(session, stream, self._row)
         self._prompts = LogPrompts(lambda: self.screen.query_one(CommandBar), lambda: self.pane)
 

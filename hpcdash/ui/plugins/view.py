@@ -37,7 +37,6 @@ class OutputView(View):
         self._output = OutputLines()
         self._has_more = False
         self._is_stopped = False
-        self._error: HpcdashError | None = None
         self._began = time.monotonic()
         self._ended: float | None = None
 
@@ -130,10 +129,6 @@ class OutputView(View):
 
     def key_ranks(self) -> Mapping[str, int | None]:
         return {} if self.is_running else {"stop": None}
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
 
     def crumbs(self) -> Sequence[str]:
         return (f"{self.command.plugin.name} {self.command.subject}",)

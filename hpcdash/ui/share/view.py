@@ -125,14 +125,6 @@ class ShareView(ReadTableView):
             return [] if pointed is None else [pointed]
         return [task for task in pool.tasks if task.id in self.rows.marked]
 
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset()
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.MINE
-
     def states_in_lists(self) -> object:
         return None
 

@@ -66,8 +66,6 @@ class PlacesView(TableView):
         self._typed = ""
         self._places: Sequence[Place] = ()
         self._answer: PlaceAnswer | None = None
-        self._error: HpcdashError | None = None
-        self._taken_at: float | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="shape", markup=False)
@@ -85,25 +83,6 @@ class PlacesView(TableView):
                 self._error = error
         else:
             self.call_after_refresh(self.do_shape)
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.QUEUES
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset()
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._taken_at
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"start": start_cell, "free": nodes_cell, "reason": reason_cell}

@@ -182,9 +182,9 @@ class SubmitView(SubmitPage):
     def fill_place(self, text: str) -> None:
         """Take the size and the place of a request's TOML; the other fields stay."""
         placed = parse_draft(text)
-        kept = self.draft()
+        present = self.draft()
         texts = {name: value for name, value in placed.texts.items() if name in _PLACE_FIELDS}
-        self.put(Draft({**kept.texts, **texts}, kept.rest))
+        self.put(Draft({**present.texts, **texts}, present.rest))
 
     def keep_typed(self) -> None:
         """Store the draft for the next run, if there is a usable state folder."""

@@ -34,7 +34,6 @@ class LiveUseView(View):
         super().__init__(session)
         self.job_id = job_id
         self._live: LiveUse | None = None
-        self._error: HpcdashError | None = None
         self._is_sampling = False
         self._has_ended = False
 
@@ -122,10 +121,6 @@ class LiveUseView(View):
 
     def taken_at(self) -> float | None:
         return None if self._live is None else self._live.taken_at
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
 
     def crumbs(self) -> Sequence[str]:
         return (f"{visible(self.job_id)} live use",)

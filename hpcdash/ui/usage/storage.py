@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.domain.tables import STORAGE, Kind
+from hpcdash.domain.tables import STORAGE
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_count, format_memory
 from hpcdash.errors import HpcdashError
@@ -41,27 +41,10 @@ class StorageView(TableView):
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         super().__init__(session, **rest)
         self._table: pa.Table | None = None
-        self._error: HpcdashError | None = None
-        self._taken_at: float | None = None
 
     def on_mount(self) -> None:
         super().on_mount()
         self.do_refresh()
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.MINE
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._taken_at
 
     def source(self) -> pa.Table | None:
         return self._table

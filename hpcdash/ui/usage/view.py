@@ -95,7 +95,6 @@ class UsageView(View):
         self._span = (since, "")
         self._by = grouping
         self._fetched: FetchedRuns | None = None
-        self._problem: HpcdashError | None = None
         self._progress: ArchiveProgress | None = None
         self._stop = asyncio.Event()
 
@@ -109,10 +108,6 @@ class UsageView(View):
     @property
     def kinds(self) -> frozenset[Kind]:
         return frozenset()
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._problem
 
     def taken_at(self) -> float | None:
         return None if self._fetched is None else self._fetched.taken_at
@@ -231,11 +226,11 @@ class UsageView(View):
             )
             report = await asyncio.to_thread(self._build, fetched, everyone)
         except HpcdashError as error:
-            self._problem = error.with_traceback(None)
+            self._error = error.with_traceback(None)
         else:
             self._fetched = fetched
             self.report = report
-            self._problem = fetched.problem
+            self._error = fetched.problem
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
                 self.notify(
@@ -278,7 +273,7 @@ class UsageView(View):
         page = self.query_one("#report", Static)
         if self.report is not None:
             start_worker(self, self._draw, self.report, page, group="draw", exclusive=True)
-        elif self._problem is not None:
+        elif self._error is not None:
             page.update("No data for this interval. ! error · ctrl+r retry")
 
     async def _draw(self, report: UsageReport, page: Static) -> None:

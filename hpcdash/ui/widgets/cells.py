@@ -1,8 +1,8 @@
-"""Cells of a table: text of one value, a sign beside every colour, a style name.
+"""Cells of a table: the text of a value with a style name, and a sign beside each colour.
 
 A cell function takes a value (None: unknown) and its row, and returns plain text, never markup: a
-`str`, a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style names are those of
-`CELL_STYLES`.
+`str`, a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. `CELL_STYLES` are the
+style names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ Cell: TypeAlias = str | Piece | list[Piece] | Text
 CellFunction: TypeAlias = Callable[[Any, RowContext], Cell]
 Clock: TypeAlias = Callable[[], datetime]
 
-MUTED, STRONG, GOOD, WARNING, BAD, ACCENT = "muted", "strong", "good", "warning", "bad", "accent"
+MUTED = "muted"
+STRONG = "strong"
+GOOD = "good"
+WARNING = "warning"
+BAD = "bad"
+ACCENT = "accent"
 CELL_STYLES: tuple[str, ...] = (
     *STATE_STYLES,
     *JOB_STYLES,
@@ -43,7 +48,7 @@ CELL_STYLES: tuple[str, ...] = (
 
 
 class Signs(Struct, frozen=True):
-    """The characters that carry meaning, each one terminal cell wide."""
+    """Characters with a meaning, each one terminal cell wide."""
 
     states: Mapping[str, str]
     mark: str
@@ -61,8 +66,8 @@ class Signs(Struct, frozen=True):
     ellipsis: str
 
 
-# In DejaVu Sans Mono, Menlo, Cascadia and JetBrains Mono; none has an emoji form, which terminals
-# draw two cells wide.
+# DejaVu Sans Mono, Menlo, Cascadia and JetBrains Mono have these. None has an emoji form, which
+# terminals draw two cells wide.
 UNICODE_SIGNS = Signs(
     states={
         JobState.PENDING: "◦",
@@ -147,20 +152,20 @@ ASCII_SIGNS = Signs(
 
 @lru_cache(maxsize=1)
 def signs() -> Signs:
-    """The signs this terminal's locale can show."""
+    """Return the signs that this terminal's locale can show."""
     codeset = locale.nl_langinfo(locale.CODESET)
     return UNICODE_SIGNS if codeset.upper().replace("-", "") == "UTF8" else ASCII_SIGNS
 
 
 def state_cell(value: str | None, row: RowContext) -> Cell:
-    """A job's or node's state: sign, word, colour."""
+    """Return the sign, name and colour of a job's or node's state."""
     state = value or JobState.UNKNOWN
     sign = signs().states.get(state, "?")
     return f"{sign} {visible(state_word(state))}", style_name(state)
 
 
 def text_cell(value: object, row: RowContext) -> Cell:
-    """Return any text of a cluster, made visible; lists are joined with commas."""
+    """Return a value as visible text; lists are joined with commas."""
     if value is None:
         return _missing()
     if isinstance(value, list):
@@ -169,33 +174,34 @@ def text_cell(value: object, row: RowContext) -> Cell:
 
 
 def muted_cell(value: object, row: RowContext) -> Cell:
-    """Return a cell of `text_cell` in the muted style, for values that matter less."""
+    """Return a value as muted text."""
     cell = text_cell(value, row)
     return (cell, MUTED) if isinstance(cell, str) else cell
 
 
 def count_cell(value: int | None, row: RowContext) -> Cell:
-    """A count: exact below 10 000, then `83.4K`."""
+    """Return a count: exact below 10 000, then `83.4K`."""
     return _missing() if value is None else format_count(value)
 
 
 def memory_cell(value: float | None, row: RowContext) -> Cell:
-    """Bytes, in binary units."""
+    """Return bytes in binary units."""
     return _missing() if value is None else format_memory(value)
 
 
 def duration_cell(value: float | None, row: RowContext) -> Cell:
-    """Seconds, as `12:34`, `3:04:05` or `2d04h`."""
+    """Return seconds as `12:34`, `3:04:05` or `2d04h`."""
     return _missing() if value is None else format_duration(value)
 
 
 def default_cell(column: ColumnSpec, kind: FieldType) -> CellFunction:
-    """Return the cell function of a column for which a view has none of its own."""
+    """Return the cell function of a column that a view does not override."""
     if (text := column.text) is not None:
         return lambda value, row: visible(text(row)) or _missing()
     if column.total:
-        is_memory = column.key.endswith("_bytes")
-        return memory_usage_cell(column.total) if is_memory else usage_cell(column.total)
+        if column.key.endswith("_bytes"):
+            return memory_usage_cell(column.total)
+        return usage_cell(column.total)
     if column.muted:
         return muted_cell
     if column.name == "state":
@@ -217,9 +223,7 @@ def age_cell(clock: Clock) -> CellFunction:
 
 
 def instant_cell(clock: Clock, zone: tzinfo | None = None) -> CellFunction:
-    """An instant in `zone` (None: this machine's): `14:05` today, `Tue 14:05` within six days, else
-    the date.
-    """
+    """Return a cell function for `short_instant` in `zone` (None: this machine's)."""
 
     def instant(value: datetime | None, row: RowContext) -> Cell:
         return _missing() if value is None else short_instant(value, clock(), zone)
@@ -228,22 +232,23 @@ def instant_cell(clock: Clock, zone: tzinfo | None = None) -> CellFunction:
 
 
 def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) -> str:
-    """At most ten characters: `14:05`, `Tue 14:05`, `12 Mar`, `2024-03-12`.
+    """Format an instant in at most ten characters.
 
-    Both times carry a time zone.
+    `14:05` on the day of `now`, `Tue 14:05` within six days, `12 Mar` within half a year, else
+    `2024-03-12`. Both times have a time zone.
     """
     try:
         local = value.astimezone(zone)
         today = now.astimezone(zone)
     except (OverflowError, ValueError, OSError):
-        # A year the platform's zone database does not reach.
+        # The platform's zone database does not have the year.
         return f"{value:%Y-%m-%d}"
     days = abs((local.date() - today.date()).days)
     if days == 0:
         return f"{local:%H:%M}"
     if days <= 6:
         return f"{local:%a %H:%M}"
-    # Half a year: a day and a month alone are not ambiguous.
+    # Within half a year a day and a month are unambiguous.
     if days <= 182:
         return f"{local.day} {local:%b}"
     return f"{local:%Y-%m-%d}"
@@ -251,16 +256,19 @@ def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) ->
 
 def short_deadline(value: datetime, now: datetime, zone: tzinfo | None = None) -> str:
     """Format an instant with `short_instant`, rounded up to the next minute."""
-    part = timedelta(seconds=value.second, microseconds=value.microsecond)
-    try:
-        return short_instant(value - part + timedelta(minutes=1) if part else value, now, zone)
-    except OverflowError:
-        return short_instant(value, now, zone)
+    past_minute = timedelta(seconds=value.second, microseconds=value.microsecond)
+    if past_minute:
+        try:
+            value += timedelta(minutes=1) - past_minute
+        except OverflowError:
+            pass
+    return short_instant(value, now, zone)
 
 
 def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:
-    """Used of the row's column `total`, as `5/8 ━━━──`: numbers in `digits` cells, a bar of `bar`;
-    blank of 0.
+    """Return a cell function for use of the row's column `total`: `5/8 ━━━──`.
+
+    The numbers take `digits` cells, the bar `bar`. Blank if the total is 0.
     """
 
     def usage(value: float | None, row: RowContext) -> Cell:
@@ -269,36 +277,35 @@ def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:
             return ""
         if value is None or not whole:
             return _missing()
-        numbers = f"{format_count(int(value))}/{format_count(int(whole))}".rjust(digits)
-        return [(f"{numbers} ", ""), *usage_bar(value / whole, bar)]
+        numbers = f"{format_count(int(value))}/{format_count(int(whole))}"
+        return [(f"{numbers:>{digits}} ", ""), *usage_bar(value / whole, bar)]
 
     return usage
 
 
-def memory_usage_cell(total: str, *, digits: int = 10, bar: int = 5) -> CellFunction:
-    """Return a cell function for bytes used of `total`: `12G/64G ━────`."""
+def memory_usage_cell(total: str) -> CellFunction:
+    """Return a cell function for use of the row's column `total` in bytes: `12G/64G ━────`."""
 
     def usage(value: float | None, row: RowContext) -> Cell:
         whole = row.get(total)
         if value is None or not whole:
             return _missing()
-        numbers = f"{format_memory(value)}/{format_memory(whole)}".rjust(digits)
-        return [(f"{numbers} ", ""), *usage_bar(value / whole, bar)]
+        numbers = f"{format_memory(value)}/{format_memory(whole)}"
+        return [(f"{numbers:>10} ", ""), *usage_bar(value / whole, 5)]
 
     return usage
 
 
 def usage_bar(fraction: float, cells: int) -> list[Piece]:
-    """A bar of `cells` cells: empty only for nothing, full only for all."""
-    used = min(
-        max(round(fraction * cells), 1 if fraction > 0 else 0),
-        cells if fraction >= 1 else cells - 1,
-    )
+    """Return a bar of `cells` cells, which is empty only at 0 and full only at 1."""
+    least = 1 if fraction > 0 else 0
+    most = cells if fraction >= 1 else cells - 1
+    used = min(max(round(fraction * cells), least), most)
     return [(signs().bar_used * used, ACCENT), (signs().bar_free * (cells - used), MUTED)]
 
 
 def utc_now() -> datetime:
-    """The clock of this machine."""
+    """Return the time of this machine."""
     return datetime.now(UTC)
 
 

@@ -22,12 +22,12 @@ _HISTORY = 50
 # Mode, then text.
 Enter = Callable[[str, str], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
-# Passes the typed text to the caller; returns a complaint, or '' where it is accepted.
+# Takes the typed text; returns an error, '' if the text is accepted.
 Take = Callable[[str], str]
 
 
 class _Completions(Suggester):
-    """Suggests the first completion of what stands before the cursor."""
+    """Suggester of the first completion of the typed text."""
 
     def __init__(self, complete: Callable[[str, str], list[str]], mode: Callable[[], str]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -40,15 +40,16 @@ class _Completions(Suggester):
 
 
 class _Field(TextInput):
-    """The text; it ends the typing itself, in its turn among the keys, and gives back those that
-    were for others.
+    """Input that handles enter and escape in order with other keys.
+
+    Keys that arrive after the bar was closed are posted again, for the view.
     """
 
     async def on_key(self, event: Key) -> None:
         bar = self.parent
         assert isinstance(bar, CommandBar)
         if not bar.is_open:
-            # Came here while the bar was open, and is read after it was shut.
+            # The key was queued while the bar was open.
             self.app.post_message(Key(event.key, event.character))
         elif event.key == "enter":
             await bar.enter()
@@ -69,7 +70,7 @@ class CommandBar(Horizontal):
     CommandBar > Input, CommandBar > Input:focus {
         width: 1fr; height: 1; border: none; padding: 0; background: $surface;
     }
-    CommandBar > #complaint { width: auto; max-width: 60%; padding: 0 0 0 1; color: $error; }
+    CommandBar > #error { width: auto; max-width: 60%; padding: 0 0 0 1; color: $error; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "recall(-1)", "earlier", show=False, priority=True),
@@ -93,8 +94,8 @@ class CommandBar(Horizontal):
         *,
         id: str | None = None,
     ) -> None:
-        """`complete` gives what a mode and a text may become; `enter` and `leave` are awaited at
-        those keys.
+        """`complete` returns completions of a text in a mode; enter and escape await `enter` and
+        `leave`.
         """
         super().__init__(id=id)
         self.mode = "/"
@@ -110,7 +111,7 @@ class CommandBar(Horizontal):
         yield _Field(
             suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False
         )
-        yield Static("", id="complaint", markup=False)
+        yield Static("", id="error", markup=False)
 
     @property
     def is_open(self) -> bool:
@@ -125,42 +126,43 @@ class CommandBar(Horizontal):
         take: Take | None = None,
         proposed: bool = False,
     ) -> None:
-        """Open the bar with something in it, after `sign` (by default the mode); typing replaces
-        what is `proposed`.
+        """Open the bar with a text after `sign` (by default the mode); typing replaces a `proposed`
+        text.
 
-        `take` is called at enter instead of what the screen does with a mode of its own; the bar
-        stays open while it complains. What was typed before in this mode can be recalled.
+        Enter calls `take`, if given, instead of the screen; the bar stays open while it returns an
+        error. Earlier entries of this mode can be recalled.
         """
         self.mode = mode
         self._take = take
         self._recalled = len(self.mode_history(mode))
         self.query_one("#sign", Static).update(sign or mode)
-        self.complain("")
+        self.show_error("")
         self.display = True
         field = self.query_one(Input)
         with self.prevent(Input.Changed):
-            field.value = value
-        field.cursor_position = len(value)
+            self._set_text(value)
         if proposed:
             field.select_all()
-        # At once: what is typed ahead of the screen belongs to the bar.
+        # At once: keys typed before the next refresh belong to the bar.
         self.screen.set_focus(field)
+
+    def _set_text(self, text: str) -> None:
+        field = self.query_one(Input)
+        field.value = text
+        field.cursor_position = len(text)
 
     def type_in(self, value: str) -> None:
-        """Have this in the open bar, as if it had been typed."""
-        field = self.query_one(Input)
-        field.value = value
-        field.cursor_position = len(value)
-        self.screen.set_focus(field)
+        """Replace the text of the open bar, as if it had been typed."""
+        self._set_text(value)
+        self.screen.set_focus(self.query_one(Input))
 
-    def shut(self) -> None:
+    def hide(self) -> None:
         self.display = False
 
-    def complain(self, text: str) -> None:
-        """Show an error beside the typed text."""
-        self.query_one("#complaint", Static).update(
-            Text(visible(text), overflow="ellipsis", no_wrap=True)
-        )
+    def show_error(self, text: str) -> None:
+        """Show an error beside the typed text; '' removes it."""
+        error = Text(visible(text), overflow="ellipsis", no_wrap=True)
+        self.query_one("#error", Static).update(error)
 
     def remember(self, mode: str, value: str) -> None:
         past = self.mode_history(mode)
@@ -183,30 +185,25 @@ class CommandBar(Horizontal):
             self.post_message(self.Typed(self.mode, event.value))
 
     async def enter(self) -> None:
-        """Enter, with what stands there."""
+        """Handle enter."""
         value = self.query_one(Input).value
         self.remember(self.mode, value)
         if self._take is None:
             await self._enter(self.mode, value)
-        elif complaint := self._take(value):
-            self.complain(complaint)
+        elif error := self._take(value):
+            self.show_error(error)
         else:
             await self._leave(self.mode)
 
     async def leave(self) -> None:
-        """Escape."""
+        """Handle escape."""
         await self._leave(self.mode)
 
     def action_recall(self, step: int) -> None:
         past = self.mode_history(self.mode)
         self._recalled = max(0, min(len(past), self._recalled + step))
-        field = self.query_one(Input)
-        field.value = past[self._recalled] if self._recalled < len(past) else ""
-        field.cursor_position = len(field.value)
+        self._set_text(past[self._recalled] if self._recalled < len(past) else "")
 
     def action_complete(self) -> None:
-        field = self.query_one(Input)
-        found = self._complete(self.mode, field.value)
-        if found:
-            field.value = found[0]
-            field.cursor_position = len(field.value)
+        if found := self._complete(self.mode, self.query_one(Input).value):
+            self._set_text(found[0])

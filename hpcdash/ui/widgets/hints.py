@@ -1,4 +1,4 @@
-"""A tour of six hints in one line, and one thing worth knowing at the start."""
+"""Hints in a line: the tour of the first start, and a notice for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual import events
 from textual.widgets import Static
 
 from hpcdash.domain.text import visible
-from hpcdash.ui.actions import JOB_TABLES, LOG, OF_A_JOB
+from hpcdash.ui.actions import JOB_TABLES, JOB_VIEWS, LOG
 from hpcdash.ui.widgets.lines import Line
 from hpcdash.ui.workers import call_after
 
@@ -20,10 +20,10 @@ _SECONDS = 20.0
 
 
 class TourHint(Struct, frozen=True):
-    """Hint of the tour: phrases with {action}, replaced by its keys.
+    """Hint of the tour: phrases in which an action's keys replace {action}.
 
-    A phrase whose action has no key is left out. One of the actions `done_by` moves on to the next
-    hint. The phrases apply in `views`; None: wherever the keys are.
+    A phrase whose action has no key is omitted. Any action of `done_by` leads to the next hint. The
+    phrases apply in `views`; None: in all views with the actions.
     """
 
     phrases: tuple[str, ...]
@@ -31,7 +31,7 @@ class TourHint(Struct, frozen=True):
     views: frozenset[str] | None = None
 
 
-# With the usual keys each fits into a terminal of 80 columns, beside how to go on.
+# With the default keys each fits into 80 columns, beside the keys of the tour.
 HINTS = (
     TourHint(
         ("{open} open job", "{detail} full details", "{escape} back"),
@@ -41,7 +41,7 @@ HINTS = (
     TourHint(
         ("{log} live log", "{chart} chart of the loss", "{error_log} stderr"),
         frozenset({"log", "chart", "error_log"}),
-        OF_A_JOB - LOG,
+        JOB_VIEWS - LOG,
     ),
     TourHint(
         ("{triage} group an array's failures", "{fold} unfold arrays"),
@@ -65,12 +65,10 @@ HINTS = (
 
 
 class Tour(Line):
-    """Shows the hints one after the other; `ended` is called after the last, or when a person has
-    enough.
+    """Line with the hints, one after the other; `ended` is called after the last or at `end`.
 
-    `key_label` gives an action's keys as they are written, '' for one that no view of the cluster
-    has; `place` the view one is in and the actions it has. Of the hints that are left the first
-    that fits there is shown, or none.
+    `key_label` returns the keys of an action, '' if no view of the cluster has it; `place` returns
+    the present view and its actions. The first remaining hint that applies there is shown.
     """
 
     DEFAULT_CSS = """
@@ -92,18 +90,18 @@ class Tour(Line):
         self._shown_hint: TourHint | None = None
 
     @property
-    def is_telling(self) -> bool:
+    def has_hint(self) -> bool:
         """Whether a hint is shown."""
         return self._shown_hint is not None
 
     def begin(self) -> None:
-        """The first hint; nothing where none can be followed here."""
+        """Start with the hints whose actions exist on this cluster."""
         self._hints = tuple(hint for hint in HINTS if any(map(self._key_label, hint.done_by)))
         self._left = list(self._hints)
         self.update_hint()
 
     def go_on(self) -> None:
-        """The next hint; after the last one the tour ends."""
+        """Show the next hint; after the last one the tour ends."""
         if self._shown_hint is not None:
             self._left.remove(self._shown_hint)
             if self._left:
@@ -112,7 +110,7 @@ class Tour(Line):
                 self.end()
 
     def end(self) -> None:
-        """No more hints."""
+        """End the tour."""
         if self._hints:
             self._hints = ()
             self._left = []
@@ -121,7 +119,7 @@ class Tour(Line):
             self._ended()
 
     def performed(self, action: str) -> None:
-        """The user did something: a hint about it is no longer needed."""
+        """Go on to the next hint if the user followed the present one."""
         if self._shown_hint is not None and action in self._shown_hint.done_by:
             self.go_on()
 
@@ -129,36 +127,34 @@ class Tour(Line):
         self.update_hint()
 
     def update_hint(self) -> None:
-        """Show what fits the view one is in; nothing where that is nothing."""
+        """Show the first remaining hint that applies in the present view, if any."""
         view, actions = self._place()
-        here = (
+        applicable = (
             hint
             for hint in self._left
             if (hint.views is None or view in hint.views) and hint.done_by & actions
         )
-        self._shown_hint = next(here, None)
+        self._shown_hint = next(applicable, None)
         self.display = self._shown_hint is not None
         if self._shown_hint is not None:
             self._show(self._shown_hint, actions)
 
     def _show(self, hint: TourHint, actions: frozenset[str]) -> None:
-        # The position of a hint is not its order in the list, but the number of hints done.
+        # Hints are numbered in the order in which they are followed.
         number = len(self._hints) - len(self._left) + 1
         text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
-        phrases = [
-            phrase for one in hint.phrases if (phrase := self._phrase(one, actions)) is not None
-        ]
-        text.append_text(Text(" · ").join(phrases))
-        how = Text.assemble(
+        phrases = [self._phrase(phrase, actions) for phrase in hint.phrases]
+        text.append_text(Text(" · ").join(phrase for phrase in phrases if phrase is not None))
+        keys = Text.assemble(
             ("  ", ""),
             (self._key_label("tour_next"), "bold"),
             (" next · ", "dim"),
             (self._key_label("tour_end"), "bold"),
             (" end", "dim"),
         )
-        room = (self.size.width or self.app.size.width - 2) - how.cell_len
+        room = (self.size.width or self.app.size.width - 2) - keys.cell_len
         text.truncate(max(0, room), overflow="ellipsis", pad=True)
-        self.set_text(text.append_text(how))
+        self.set_text(text.append_text(keys))
 
     def _phrase(self, phrase: str, actions: frozenset[str]) -> Text | None:
         text = Text()
@@ -173,7 +169,7 @@ class Tour(Line):
 
 
 class Notice(Static):
-    """Text in one line or two; gone after a while, or when a person closes it."""
+    """Text of a few lines, hidden after a while or by escape."""
 
     DEFAULT_CSS = """
     Notice { height: auto; max-height: 3; width: 1fr; padding: 0 1; display: none; background: $panel; }
@@ -183,13 +179,10 @@ class Notice(Static):
         super().__init__("", markup=False)
 
     def set_text(self, text: str) -> None:
-        """Show a text until the time is up."""
+        """Show a text for a while."""
         self.update("\n".join(map(visible, text.splitlines())))
         self.display = True
-        call_after(self, _SECONDS, self.put_away)
+        call_after(self, _SECONDS, self.hide)
 
-    def put_away(self) -> bool:
-        """Whether there was anything to put away."""
-        was_shown = self.display
+    def hide(self) -> None:
         self.display = False
-        return was_shown

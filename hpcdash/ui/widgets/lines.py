@@ -1,6 +1,4 @@
-"""The single lines around a view: where one is, what is wrong, a hint, how the cluster is, which
-keys there are.
-"""
+"""Lines around a view: location, error, hint, status of the cluster, keys."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ from hpcdash.errors import CommandError, HpcdashError, program_name
 from hpcdash.ui.actions import Action, key_sign
 
 _GAP = " │ "
-_KEY_GAP, _GROUP_GAP = "   ", "  │  "
-# Actions always on the line of keys, and those at its end.
+_KEY_GAP = "   "
+_GROUP_GAP = "  │  "
+# Actions that are always in the line of keys, and actions at its end.
 _FIRST = frozenset({"help"})
 _LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
@@ -41,9 +40,9 @@ class TextInput(Input):
 
 
 class StatusPart(Struct, frozen=True):
-    """One part of the status line, with its short form for little room.
+    """Part of the status line, with a short form for narrow lines.
 
-    One that `is_aside` stands muted at the right of a wide line, and is left out of any other.
+    A part that `is_aside` is muted, at the right of a wide line; narrow lines omit it.
     """
 
     text: str
@@ -69,33 +68,33 @@ class Line(Static):
     def set_text(self, text: Text) -> None:
         if self._shown is None or text.markup != self._shown.markup:
             self._shown = text
-            # It stays one line of the whole width: nothing else moves.
+            # The line keeps its size, so no other widget moves.
             self.update(text, layout=False)
 
 
-class ActionLine(Line):
-    """Line with texts that name actions; a click on one is its key."""
+class ClickableLine(Line):
+    """Line with texts that stand for values, such as the name of an action."""
 
     class Clicked(Message):
-        """Posted after a click on an action's text: its `name`."""
+        """Posted after a click on a text, with its `value`."""
 
-        def __init__(self, name: str) -> None:
+        def __init__(self, value: str) -> None:
             super().__init__()
-            self.name = name
+            self.value = value
 
     def __init__(self) -> None:
         super().__init__()
-        # The first cell of an action's text, the one after the last, and its name.
+        # Start and end of each text in cells, and its value.
         self.places: list[tuple[int, int, str]] = []
 
     def on_click(self, event: events.Click) -> None:
         at = event.get_content_offset(self)
-        for start, end, name in self.places:
+        for start, end, value in self.places:
             if at is not None and start <= at.x < end:
-                self.post_message(self.Clicked(name))
+                self.post_message(self.Clicked(value))
 
 
-class Breadcrumb(ActionLine):
+class Breadcrumb(ClickableLine):
     """Line of the location: cluster, view, scope, filter; on the right the other views."""
 
     DEFAULT_CSS = """
@@ -109,18 +108,17 @@ class Breadcrumb(ActionLine):
         elsewhere: Sequence[Action] = (),
         here: str = "",
     ) -> None:
-        """`elsewhere` are the actions that show a view, `here` the name of the one that is
-        shown.
+        """Show the location; `elsewhere` are the actions that open views, `here` is the name of the
+        present view's action.
         """
         text = Text(no_wrap=True, overflow="ellipsis")
-        for index, crumb in enumerate(crumbs):
-            if index:
-                text.append(" › ", "dim")
-            text.append(visible(crumb), "bold" if index == 0 else "")
+        for number, crumb in enumerate(crumbs):
+            text.append(" › " if number else "", "dim")
+            text.append(visible(crumb), "" if number else "bold")
         if marked:
             text.append(f"   ● {marked} marked", "bold")
         room = (self.size.width or self.app.size.width - 2) - text.cell_len - 3
-        pieces = [
+        labels = [
             Text.assemble(
                 (key_sign(action.key), "bold"),
                 (f" {action.short or action.text}", "" if action.name == here else "dim"),
@@ -128,19 +126,19 @@ class Breadcrumb(ActionLine):
             for action in elsewhere
         ]
         gap = "  "
-        after = ""
-        if Text(gap).join(pieces).cell_len > room:
-            pieces = [Text(key_sign(action.key), "dim") for action in elsewhere]
+        ending = ""
+        if Text(gap).join(labels).cell_len > room:
+            labels = [Text(key_sign(action.key), "dim") for action in elsewhere]
             gap = " "
-            after = " views"
-        views = Text(gap).join(pieces).append(after, "dim")
+            ending = " views"
+        views = Text(gap).join(labels).append(ending, "dim")
         self.places = []
         if elsewhere and views.cell_len <= room:
             text.append(" " * (room + 3 - views.cell_len))
             start = text.cell_len
-            for action, piece in zip(elsewhere, pieces, strict=True):
-                self.places.append((start, start + piece.cell_len, action.name))
-                start += piece.cell_len + len(gap)
+            for action, label in zip(elsewhere, labels, strict=True):
+                self.places.append((start, start + label.cell_len, action.name))
+                start += label.cell_len + len(gap)
             text.append_text(views)
         self.set_text(text)
 
@@ -153,18 +151,13 @@ class Hint(Line):
     """
 
     def show(self, text: str) -> None:
-        """Show a hint; the longest path in it is cut in its middle where it does not fit."""
+        """Show a hint; if it does not fit, its longest path is cut in the middle."""
         text = visible(text)
         excess = cell_width(text) - self.size.width
-        path = (
-            max(_PATH.findall(text), key=cell_width, default="")
-            if self.size.width and excess > 0
-            else ""
-        )
-        if path:
-            text = text.replace(
-                path, clip_path(path, max(_SHORTEST_PATH, cell_width(path) - excess)), 1
-            )
+        if self.size.width and excess > 0 and (paths := _PATH.findall(text)):
+            longest = max(paths, key=cell_width)
+            room = max(_SHORTEST_PATH, cell_width(longest) - excess)
+            text = text.replace(longest, clip_path(longest, room), 1)
         self.set_text(Text(text, no_wrap=True, overflow="ellipsis"))
 
 
@@ -176,8 +169,9 @@ class StatusLine(Line):
     """
 
     def show(self, parts: Sequence[StatusPart]) -> None:
-        """All parts, whole where they fit; else the short forms, from the end; what is still too
-        long is cut there.
+        """Show all parts; if they do not fit, the last ones in their short forms.
+
+        A line that is still too long is cut at its end.
         """
         shown = [part for part in parts if part.text and not part.is_aside]
         forms = [visible(part.text) for part in shown]
@@ -197,32 +191,36 @@ class StatusLine(Line):
         self.set_text(text)
 
 
-class KeyLine(ActionLine):
-    """The most useful keys in groups: for what is pointed at, of the view, and those that are
-    everywhere.
-    """
+class KeyLine(ClickableLine):
+    """Most useful keys in groups: of the selected row, of the view, of all views."""
 
     DEFAULT_CSS = """
     KeyLine { color: $text-muted; }
     """
 
     def show(self, actions: Sequence[Action]) -> None:
-        """By rank as many as there is room for; see ui.actions."""
+        """Show as many keys as fit, by their rank (Action.shown)."""
+        row_actions: list[Action] = []
+        view_actions: list[Action] = []
+        general_actions: list[Action] = []
         room = self.size.width or self.app.size.width - 2
-        chosen: tuple[list[Action], ...] = ([], [], [])
-        left = room
-        for action in sorted((one for one in actions if one.shown is not None), key=_importance):
-            rank = action.shown or 0
-            group = chosen[0 if rank < 0 else 2 if action.name in _EVERYWHERE else 1]
-            cells = cell_len(_key_text(action)) + len(_KEY_GAP if group else _GROUP_GAP)
-            if cells <= left + (len(_GROUP_GAP) if left == room else 0):
+        ranked = [action for action in actions if action.shown is not None]
+        for action in sorted(ranked, key=_importance):
+            if (action.shown or 0) < 0:
+                group = row_actions
+            else:
+                group = general_actions if action.name in _EVERYWHERE else view_actions
+            label = f"{key_sign(action.key)} {action.short or action.text}"
+            cells = cell_len(label) + len(_KEY_GAP if group else _GROUP_GAP)
+            if cells <= room:
                 group.append(action)
-                left -= cells
+                room -= cells
         text = Text(no_wrap=True, overflow="ellipsis")
         self.places = []
-        for group in filter(None, chosen):
-            for at, action in enumerate(sorted(group, key=lambda one: one.shown or 0)):
-                text.append((_KEY_GAP if at else _GROUP_GAP) if text.plain else "", "dim")
+        for group in filter(None, (row_actions, view_actions, general_actions)):
+            for number, action in enumerate(sorted(group, key=lambda action: action.shown or 0)):
+                gap = _KEY_GAP if number else _GROUP_GAP
+                text.append(gap if text.plain else "", "dim")
                 start = text.cell_len
                 text.append(key_sign(action.key), "bold").append(f" {action.short or action.text}")
                 self.places.append((start, text.cell_len, action.name))
@@ -230,7 +228,7 @@ class KeyLine(ActionLine):
 
 
 def _importance(action: Action) -> tuple[int, int]:
-    """Return an action's order: help, keys of the selection, the view's useful keys, the rest."""
+    """Return the sort key of an action: help, row, useful keys of the view, the rest."""
     rank = action.shown or 0
     if action.name in _FIRST:
         return 0, rank
@@ -239,12 +237,8 @@ def _importance(action: Action) -> tuple[int, int]:
     return (2 if rank <= _USEFUL_RANK else 4), rank
 
 
-def _key_text(action: Action) -> str:
-    return f"{key_sign(action.key)} {action.short or action.text}"
-
-
 class Banner(Static):
-    """Error in up to four lines: event, its own text, the data shown meanwhile, the next step."""
+    """Error in up to four lines: message, output, age of the shown data, next step."""
 
     DEFAULT_CSS = """
     Banner {
@@ -267,8 +261,8 @@ class Banner(Static):
                 and error.output
                 and error.output not in error.message
             ):
-                speaker = program_name(error.argv) if error.argv else "output"
-                lines.append(f"  {speaker}: {' '.join(error.output.split())}")
+                source = program_name(error.argv) if error.argv else "output"
+                lines.append(f"  {source}: {' '.join(error.output.split())}")
             if meanwhile:
                 lines.append(f"  {meanwhile}")
             if error.next_step:
@@ -276,7 +270,7 @@ class Banner(Static):
         self._draw(lines)
 
     def notice(self, text: str) -> None:
-        """Something worth knowing that is no error, in one line or more."""
+        """Show a notice in one line or more, which is no error; '' hides the banner."""
         self._draw(f"! {text}".splitlines() if text else [], notice=True)
 
     def _draw(self, lines: list[str], notice: bool = False) -> None:

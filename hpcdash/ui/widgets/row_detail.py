@@ -1,4 +1,4 @@
-"""Detail of the row under the cursor, beside a table: every column that has a value, in full."""
+"""Detail of the row under the cursor beside its table: all columns with values, in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES
 from hpcdash.ui.widgets.cells import ACCENT, BAD, GOOD, MUTED, STRONG, WARNING, Cell
 from hpcdash.ui.widgets.table_rows import Column
 
-# On a terminal this wide a table leaves room for it.
+# Terminals as wide as this have room for the detail beside a table.
 DETAIL_COLUMNS = 160
 _LABEL_CELLS = 14
 _LABELS = {"cpus": "CPUs", "gpus": "GPUs", "type": "GPU type", "by": "reason by"}
@@ -46,11 +46,11 @@ class RowDetail(VerticalScroll):
 
     @property
     def room(self) -> int:
-        """Cells of a line; before it is laid out, those it is going to have."""
+        """Cells of a line; before the layout, the expected number."""
         return self.scrollable_content_region.width or int(0.4 * self.app.size.width) - 4
 
     def show(self, title: str, content: Content) -> None:
-        """Draw the content under a title, which may hold text of the cluster."""
+        """Show content under a title, which may be text of the cluster."""
         if (drawn := f"{title}\n{content.markup}") != self._shown:
             self._shown = drawn
             self.border_title = Content(visible(title))
@@ -61,7 +61,7 @@ class RowDetail(VerticalScroll):
 def column_lines(
     columns: Iterable[tuple[str, Column]], row: Mapping[str, Any], room: int
 ) -> list[Content]:
-    """Return each named column that has a value in a row, and its cell in lines of `room` cells."""
+    """Return the names and cells of columns with a value in a row, in lines of `room` cells."""
     lines = []
     for name, column in columns:
         value = row.get(column.key)
@@ -76,7 +76,7 @@ def column_lines(
 
 
 def cell_content(cell: Cell) -> Content:
-    """Return a table's cell as content, its style names resolved by the theme."""
+    """Return a table's cell as content with the theme's styles."""
     if isinstance(cell, Text):
         return Content.from_rich_text(cell)
     if isinstance(cell, str):

@@ -1,6 +1,4 @@
-"""Shows the lines of a script or of a difference: numbers, colours, notes, and what is searched
-for.
-"""
+"""Page of a script or a difference: line numbers, colours, notes, folds, matches of a search."""
 
 from __future__ import annotations
 
@@ -23,21 +21,20 @@ from hpcdash.domain.scripts import Fold, LineKind, ScriptLine
 from hpcdash.domain.text import cell_width
 
 _SIDEWAYS_CELLS = 8
-# Line, and the letters of its text.
+# Line, start and end in letters.
 Match = tuple[int, int, int]
 NOTE_SIGN = "└ "
 _GAP_CELLS = 3
-# Notes stand in one column beside the directives; one wider than this part of the page does not
-# move it.
+# Notes are in one column beside the directives, which wider directives do not move.
 _DIRECTIVES_SHARE = 0.6
 _ONE_LETTER_WIDE = re.compile(r"[\x20-\x7e]*")
-# Start and end in letters, and a name of PARTS.
+# Start and end in letters, and one of PARTS.
 Part = tuple[int, int, str]
 PARTS = ("comment", "string", "keyword", "number", "variable")
-# Reading more takes seconds.
+# Longer scripts take seconds to colour.
 MAX_LETTERS = 200_000
 _SHEBANG = re.compile(r"#!\s*(?:\S*/)?(\S+)(?:\s+(?:-\S+\s+)*(\S+))?")
-# Pygments' names of its tokens.
+# Prefixes of Pygments' tokens, and their parts.
 _TOKENS = (
     ("Token.Comment", "comment"),
     ("Token.Literal.String.Interpol", "variable"),
@@ -51,9 +48,7 @@ _TOKENS = (
 
 
 class ScriptPage(ScrollView, can_focus=True):
-    """Lines that can be read, scrolled, wrapped and searched; those of folds are one line each
-    until they are opened.
-    """
+    """Page of lines with scrolling, wrapping and search; a closed fold is a single line."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -106,14 +101,13 @@ class ScriptPage(ScrollView, can_focus=True):
         self.current = -1
         self._colours: Sequence[Sequence[Part]] = ()
         self._layout = PageLayout((), 1, 0)
-        self._laid_out_for = (-1, False)
 
     # -- contents
 
     def show(
         self, lines: Sequence[ScriptLine], folds: Sequence[Fold] = (), *, stay: bool = False
     ) -> None:
-        """Other lines, from their top, or from where one was in the ones before."""
+        """Show other lines from the top; with `stay`, at the present scroll position."""
         self.lines = lines
         self.folds = folds
         self._colours = ()
@@ -123,19 +117,19 @@ class ScriptPage(ScrollView, can_focus=True):
             self.scroll_to(0, 0, animate=False)
 
     def colour(self, parts: Sequence[Sequence[Part]]) -> None:
-        """Set the colours of parts of the lines."""
+        """Set the coloured parts of each line."""
         self._colours = parts
         self.refresh()
 
     def set_wrap(self, wrap: bool) -> None:
-        """Wrap long lines, or not; the line at the top stays there."""
+        """Wrap long lines, or not; the top line stays at the top."""
         top = self._top_line()
         self.wrap = wrap
         self._lay_out()
         self.scroll_to(x=0, y=self._line_row(top), animate=False, immediate=True)
 
     def action_fold(self) -> None:
-        """Open all folds, or fold their lines; the line at the top stays there."""
+        """Open or close all folds; the top line stays at the top."""
         if not self.folds:
             return
         top = self._top_line()
@@ -190,39 +184,38 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- searching
 
     def search(self, requested: str) -> int:
-        """Mark `requested`, go to the first match from the page's top on.
+        """Mark the matches of `requested` and go to the first below the top; return their number.
 
-        Return the number of matches.
-
-        Upper and lower case differ only where `requested` has an upper-case letter.
+        Case matters only if `requested` has an upper-case letter.
         """
-        folds = requested == requested.lower()
-        needle = requested.lower() if folds else requested
+        ignores_case = requested == requested.lower()
         self.matches = []
-        for at, line in enumerate(self.lines):
-            text = line.text.lower() if folds else line.text
-            # A letter whose lower case is two would move the places.
+        for number, line in enumerate(self.lines):
+            text = line.text.lower() if ignores_case else line.text
+            # The lower case of some letters is two letters, which would shift the matches.
             text = text if len(text) == len(line.text) else line.text
-            start = text.find(needle)
+            start = text.find(requested)
             while start >= 0:
-                self.matches.append((at, start, start + len(needle)))
-                start = text.find(needle, start + len(needle))
-        hidden = (fold for fold in self.folds if not self.is_open)
-        is_hidden = any(
-            fold.first <= at < fold.last for fold in hidden for at, _, _ in self.matches
+                end = start + len(requested)
+                self.matches.append((number, start, end))
+                start = text.find(requested, end)
+        matched_lines = [line for line, _, _ in self.matches]
+        is_hidden = not self.is_open and any(
+            bisect_left(matched_lines, fold.first) < bisect_left(matched_lines, fold.last)
+            for fold in self.folds
         )
         if is_hidden:
             self.action_fold()
-        top = self._top_line()
-        self.current = next((at for at, match in enumerate(self.matches) if match[0] >= top), 0)
+        below = bisect_left(matched_lines, self._top_line())
+        self.current = below if below < len(matched_lines) else 0
         self._show_current()
         if is_hidden:
-            # The page scrolls no further than its lines reached before.
+            # Only after a refresh the page can scroll to the opened lines.
             self.call_after_refresh(self._show_current)
         return len(self.matches)
 
     def step(self, places: int) -> None:
-        """To the next match, or back; round at the ends."""
+        """Go `places` matches further or back, cyclically."""
         if self.matches:
             self.current = (self.current + places) % len(self.matches)
             self._show_current()
@@ -270,29 +263,27 @@ class ScriptPage(ScrollView, can_focus=True):
             style = background + self._style("fold" if placed.is_fold else "note")
             heading = Segment(" " * self._layout.gutter + placed.heading, style)
             return Strip([heading]).crop(left, left + width).extend_cell_length(width, background)
-        # A difference's colours reach to the edge of the page.
+        # The colours of a difference extend to the edge of the page.
         base = self._style(LineKind.PLAIN if line.kind is LineKind.DIRECTIVE else line.kind)
-        gutter = Segment(self._gutter(line, placed), background + self._style("gutter"))
+        has_number = line.number is not None and not placed.is_note and placed.first == 0
+        number = f"{line.number if has_number else '':>{self._layout.gutter - 1}} "
+        gutter = Segment(number, background + self._style("gutter"))
         room = width - self._layout.gutter
         if not self.wrap and not placed.note and not placed.is_note and line.text.isascii():
-            # Of a very long line only the part on the screen is built.
+            # Only the visible part of a very long line is built.
             placed = placed._replace(
                 first=min(left, placed.last), last=min(left + room, placed.last)
             )
             left = 0
-        body = Strip(self._body(line, placed, base))
+        body = Strip(self._body_segments(line, placed, base))
         if not self.wrap:
             body = body.crop(left, left + room)
         body = body.extend_cell_length(room, base).crop(0, room)
         return Strip.join([Strip([gutter]), body])
 
-    def _gutter(self, line: ScriptLine, placed: PlacedScriptLine) -> str:
-        cells = self._layout.gutter
-        if line.number is None or placed.is_note or placed.first:
-            return " " * cells
-        return f"{line.number:>{cells - 1}} "
-
-    def _body(self, line: ScriptLine, placed: PlacedScriptLine, base: Style) -> list[Segment]:
+    def _body_segments(
+        self, line: ScriptLine, placed: PlacedScriptLine, base: Style
+    ) -> list[Segment]:
         note_style = base + self._style("note")
         if placed.is_note:
             sign = NOTE_SIGN if placed.first == 0 else " " * len(NOTE_SIGN)
@@ -316,7 +307,7 @@ class ScriptPage(ScrollView, can_focus=True):
         for start, end, style in parts:
             if start < placed.last and end > placed.first:
                 text.stylize(style, max(0, start - placed.first), end - placed.first)
-        # Rich leaves out the style of a text that has no parts.
+        # Rich drops the style of a text without spans.
         return list(text.render(self.app.console)) if text.spans else [Segment(text.plain, base)]
 
     def _parts(self, line: ScriptLine, at: int) -> Sequence[Part]:
@@ -326,11 +317,10 @@ class ScriptPage(ScrollView, can_focus=True):
 
 
 class PlacedScriptLine(NamedTuple):
-    """A line of the screen: letters `first` to `last` of a line's text, or of its note where
-    `is_note`.
+    """Row of the screen: letters `first` to `last` of a line's text, or of its note if `is_note`.
 
-    `note` stands beside it, from the cell `note_column` on. `heading` stands above the line, or in
-    the place of a fold's lines; `is_fold`: it opens them.
+    `note` is beside it, from the cell `note_column` on. A row with a `heading` has no text of the
+    line; it opens or closes a fold if `is_fold`.
     """
 
     line: int
@@ -344,7 +334,7 @@ class PlacedScriptLine(NamedTuple):
 
 
 class PageLayout(Struct, frozen=True):
-    """All lines of the screen; the first `gutter` cells hold the line's number."""
+    """Rows of a page; the first `gutter` cells of each are for the line number."""
 
     rows: Sequence[PlacedScriptLine]
     gutter: int
@@ -360,15 +350,17 @@ def lay_out(
     folds: Sequence[Fold] = (),
     is_open: bool = False,
 ) -> PageLayout:
-    """Places lines on a page of `width` cells; wrapped, none is wider than the page.
+    """Place lines on a page of `width` cells; with `wrap` no row is wider than the page.
 
-    Folds are one line each; where they are open, their lines stand below it, each block below what
-    explains it.
+    A fold is a heading; if folds are open, its lines follow, each block below its explanation.
     """
-    highest = (lines[-1].number or 0) if lines else 0
-    gutter = len(str(highest)) + 2 if highest else 1
+    last_number = (lines[-1].number or 0) if lines else 0
+    gutter = len(str(last_number)) + 2 if last_number else 1
     room = max(8, width - gutter)
-    column = _note_column(lines, room)
+    noted_widths = [cell_width(line.text) for line in lines if line.note]
+    note_column = _GAP_CELLS + max(
+        (cells for cells in noted_widths if cells <= int(room * _DIRECTIVES_SHARE)), default=0
+    )
     rows: list[PlacedScriptLine] = []
     cells = 0
     headings = _headings(folds, is_open=is_open)
@@ -388,15 +380,15 @@ def lay_out(
             cells = max(cells, text_cells)
             continue
         note_cells = cell_width(line.note)
-        at_column = max(text_cells + _GAP_CELLS, min(column, room - note_cells))
-        beside = bool(note_cells) and at_column + note_cells <= room
-        pieces = _pieces(line.text, room) if wrap and text_cells > room else ((0, len(line.text)),)
+        column = max(text_cells + _GAP_CELLS, min(note_column, room - note_cells))
+        is_beside = bool(note_cells) and column + note_cells <= room
+        pieces = _pieces(line.text, room) if wrap and text_cells > room else [(0, len(line.text))]
         rows.extend(
-            PlacedScriptLine(at, first, last, line.note if beside else "", at_column)
+            PlacedScriptLine(at, first, last, line.note if is_beside else "", column)
             for first, last in pieces
         )
-        cells = max(cells, at_column + note_cells if beside else text_cells)
-        if note_cells and not beside:
+        cells = max(cells, column + note_cells if is_beside else text_cells)
+        if note_cells and not is_beside:
             sign_cells = cell_width(NOTE_SIGN)
             rows.extend(
                 PlacedScriptLine(at, first, last, is_note=True)
@@ -406,7 +398,7 @@ def lay_out(
 
 
 def _headings(folds: Sequence[Fold], *, is_open: bool) -> dict[int, list[tuple[str, bool]]]:
-    """Return what stands above lines, by their index: texts, and whether each opens a fold."""
+    """Return the headings above lines by index: texts, and whether each is that of a fold."""
     found: dict[int, list[tuple[str, bool]]] = {}
     for fold in folds:
         found[fold.first] = [(f"{'▾' if is_open else '▸'} {fold.title}", True)]
@@ -416,15 +408,6 @@ def _headings(folds: Sequence[Fold], *, is_open: bool) -> dict[int, list[tuple[s
     return found
 
 
-def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
-    most = int(room * _DIRECTIVES_SHARE)
-    widest = max(
-        (cells for line in lines if line.note and (cells := cell_width(line.text)) <= most),
-        default=0,
-    )
-    return widest + _GAP_CELLS
-
-
 def _pieces(text: str, room: int) -> list[tuple[int, int]]:
     """Return the pieces of a text, none wider than `room` cells, as (start, end)."""
     if _ONE_LETTER_WIDE.fullmatch(text):
@@ -432,7 +415,8 @@ def _pieces(text: str, room: int) -> list[tuple[int, int]]:
             (first, min(first + room, len(text))) for first in range(0, max(1, len(text)), room)
         ]
     pieces: list[tuple[int, int]] = []
-    first = cells = 0
+    first = 0
+    cells = 0
     for at, letter in enumerate(text):
         letter_cells = cell_width(letter)
         if cells + letter_cells > room and at > first:
@@ -465,9 +449,7 @@ _LANGUAGES = {
 
 
 def script_language(first_line: str) -> str:
-    """The language of a script, from its first line: `#!/usr/bin/env python3` is python, anything
-    unknown bash.
-    """
+    """Return Pygments' name of a script's language by its first line; bash if it is unknown."""
     found = _SHEBANG.match(first_line)
     if found is None:
         return "bash"
@@ -476,36 +458,33 @@ def script_language(first_line: str) -> str:
 
 
 def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
-    """The parts of each line; lines beyond MAX_LETTERS have none.
+    """Return the coloured parts of each line; lines beyond MAX_LETTERS have none.
 
-    Takes up to a second: not for the event loop.
+    This takes up to a second: run it in a thread.
     """
-    remaining: list[str] = []
+    read_lines: list[str] = []
     letters = 0
     for line in lines:
         letters += len(line) + 1
         if letters > MAX_LETTERS:
             break
-        remaining.append(line)
+        read_lines.append(line)
     parts: list[list[Part]] = [[] for _ in lines]
-    # Pygments is not for the start of the program.
+    # Pygments would slow the start of the program.
     from rich.syntax import Syntax
 
     lexer = Syntax("", language).lexer
-    if lexer is None or not remaining:
+    if lexer is None or not read_lines:
         return parts
-    row = column = 0
-    for token, text in lexer.get_tokens("\n".join(remaining)):
-        name = _name(str(token))
+    row = 0
+    column = 0
+    for token, text in lexer.get_tokens("\n".join(read_lines)):
+        name = next((part for prefix, part in _TOKENS if str(token).startswith(prefix)), "")
         for number, piece in enumerate(text.split("\n")):
             if number:
-                row = row + 1
+                row += 1
                 column = 0
             if name and piece and row < len(parts):
                 parts[row].append((column, column + len(piece), name))
             column += len(piece)
     return parts
-
-
-def _name(token: str) -> str:
-    return next((name for start, name in _TOKENS if token.startswith(start)), "")

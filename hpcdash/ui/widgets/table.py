@@ -1,6 +1,4 @@
-"""A table of any number of Arrow rows that holds what one points at by id: cursor, marks, scroll,
-keys and mouse.
-"""
+"""Table of Arrow rows with a cursor, marks, keys and mouse, which it keeps by row ID."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ HORIZONTAL_STEP = 8
 
 
 class RowsTable(DrawnRows, can_focus=True):
-    """Shows an Arrow table; cursor, marks and scroll belong to rows by id and survive every new
-    table.
-    """
+    """Arrow table whose cursor, marks and scroll belong to row IDs and survive new tables."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "Up", show=False),
@@ -37,10 +33,9 @@ class RowsTable(DrawnRows, can_focus=True):
         Binding("shift+down", "mark_down", "Mark down", show=False),
     ]
 
-    class _OfRow(Message):
-        def __init__(self, table: RowsTable, row_id: str, row: pa.Table) -> None:
+    class _RowMessage(Message):
+        def __init__(self, row_id: str, row: pa.Table) -> None:
             super().__init__()
-            self.table = table
             self.id = row_id
             self._row = row
 
@@ -49,39 +44,21 @@ class RowsTable(DrawnRows, can_focus=True):
             """All columns of the row, as it was when the message was sent."""
             return row_values(self._row)
 
-        @property
-        def control(self) -> RowsTable:
-            return self.table
+    class RowHighlighted(_RowMessage):
+        """The cursor moved to the row with this `id`."""
 
-    class RowHighlighted(_OfRow):
-        """The cursor came to another row: its `id`, and `row`."""
-
-    class RowOpened(_OfRow):
-        """Enter or a double click: its `id`, and `row`."""
+    class RowOpened(_RowMessage):
+        """The row with this `id` was opened by enter or a double click."""
 
     class HeaderClicked(Message):
         """The title of the column `key` was clicked."""
 
-        def __init__(self, table: RowsTable, key: str) -> None:
+        def __init__(self, key: str) -> None:
             super().__init__()
-            self.table = table
             self.key = key
 
-        @property
-        def control(self) -> RowsTable:
-            return self.table
-
     class MarksChanged(Message):
-        """The set of marked ids is another one; `count` of them."""
-
-        def __init__(self, table: RowsTable, count: int) -> None:
-            super().__init__()
-            self.table = table
-            self.count = count
-
-        @property
-        def control(self) -> RowsTable:
-            return self.table
+        """The set of marked IDs changed."""
 
     def __init__(
         self, placeholder: str = "", *, id: str | None = None, classes: str | None = None
@@ -90,44 +67,44 @@ class RowsTable(DrawnRows, can_focus=True):
         self._cursor: int | None = None
         self._cursor_in_view = True
         self.cursor_moves = 0
-        """How often the cursor was put somewhere; 0 in a table that nobody has touched."""
+        """Number of moves of the cursor by the user or a view; 0 in an untouched table."""
         self.follows_top = False
-        """Whether the cursor goes to the first row of each new table until a person moves it, scrolls or marks."""
-        # The row that the cursor returns to, and the line of the screen it was at.
+        """Whether the cursor stays at the top until the user moves it, scrolls or marks."""
+        # Row to which the cursor returns, and its line on the screen.
         self._held: tuple[str, int] | None = None
         self._marks: set[str] = set()
-        # The row that a range of marks began at, and what was marked before.
+        # First row of a range of marks, and the marks before it.
         self._range: tuple[str, set[str]] | None = None
 
     def show(self, table: pa.Table, columns: Sequence[Column], identity: str = "_row_id") -> None:
-        """Takes a new table of any size. `identity` names a column of strings, one id a row.
+        """Show a table of any size; its column `identity` has a unique string in each row.
 
-        The cursor stays with its row, at the same line where that is possible. Where the row is
-        gone it goes to the one now at its place. A view scrolled away from the cursor keeps its top
-        row instead. A row that `hold_cursor` was called at has the cursor again as soon as it is
-        there. `follows_top` goes before the row that nobody chose.
+        The cursor stays on its row, if possible at the same line; if the row is gone it goes to the
+        row in its place. A table scrolled away from the cursor keeps its top row instead. The row
+        of `hold_cursor` gets the cursor back as soon as it is listed.
         """
-        height = self._view_rows
         top = self.scroll_offset.y
         old_index = self._cursor
         old_id = self.cursor_id
         line = (old_index or 0) - top
-        away = not self._cursor_in_view and old_index is not None and height > 0
-        top_ids = self.visible_ids() if away else []
-
+        is_away = not self._cursor_in_view and old_index is not None and self._view_rows > 0
+        top_ids = self.visible_ids() if is_away else []
         geometry = (self.virtual_size, self._placed, top)
         self._take(IdentifiedRows(table, identity), columns)
-        held = None if self._held is None else self._rows.find(self._held[0], old_index)
-        if self._held is not None and held is not None and self._held[0] != old_id:
-            self._cursor, line, away = held, self._held[1], False
-        elif self.follows_top and not (self.cursor_moves or self._marks or away):
+        held_id, held_line = self._held or ("", 0)
+        held_index = self._rows.find(held_id, old_index) if held_id not in ("", old_id) else None
+        if held_index is not None:
+            self._cursor = held_index
+            line = held_line
+            is_away = False
+        elif self.follows_top and not (self.cursor_moves or self._marks or is_away):
             self._cursor = 0 if self.row_count else None
             line = 0
         else:
             self._cursor = self._rows.position_near(old_id, old_index)
         self._fit_columns()
 
-        if away:
+        if is_away:
             self._scroll_rows(self._rows.top_that_keeps(top_ids, top))
         elif self._cursor is not None:
             self._scroll_rows(self._cursor - line)
@@ -143,12 +120,12 @@ class RowsTable(DrawnRows, can_focus=True):
 
     @property
     def cursor_index(self) -> int | None:
-        """The row under the cursor, from 0; None in an empty table."""
+        """Index of the row under the cursor, from 0; None in an empty table."""
         return self._cursor
 
     @property
     def cursor_id(self) -> str | None:
-        """The id of the row under the cursor; None in an empty table."""
+        """ID of the row under the cursor; None in an empty table."""
         return None if self._cursor is None else self._rows.id_at(self._cursor)
 
     @property
@@ -157,7 +134,7 @@ class RowsTable(DrawnRows, can_focus=True):
         return None if self._cursor is None else row_values(self._rows.row_table(self._cursor))
 
     def hold_cursor(self) -> None:
-        """Keep the cursor on its row whenever that is shown, until it is moved or released."""
+        """Return the cursor to its row whenever that is shown, until it is moved or released."""
         self._held = (
             None
             if self._cursor is None
@@ -169,7 +146,7 @@ class RowsTable(DrawnRows, can_focus=True):
         self._held = None
 
     def move_to(self, row_id: str) -> bool:
-        """Puts the cursor on a row and scrolls to it; False where no row has this id."""
+        """Move the cursor to a row and scroll to it; return False if no row has this ID."""
         index = self._rows.find(row_id)
         if index is None:
             return False
@@ -182,37 +159,35 @@ class RowsTable(DrawnRows, can_focus=True):
 
     @property
     def marked(self) -> frozenset[str]:
-        """The marked ids, those no longer in the table too."""
+        """Marked IDs, including IDs no longer in the table."""
         return frozenset(self._marks)
 
     @property
     def marked_missing(self) -> frozenset[str]:
-        """The marked ids that no row of the table has."""
+        """Marked IDs that are no longer in the table."""
         return self._rows.missing(self._marks)
 
     def mark_all(self, ids: Iterable[str]) -> None:
-        """Marks these rows as well."""
+        """Mark these rows as well."""
         self._set_marks(self._marks | set(ids))
 
     def clear_marks(self) -> None:
         self._set_marks(set())
 
     def unmark(self, ids: Iterable[str]) -> None:
-        """End the marks of these rows."""
+        """Clear the marks of these rows."""
         self._set_marks(self._marks.difference(ids))
 
     def toggle_mark(self, row_id: str) -> None:
         self._set_marks(self._marks ^ {row_id})
 
     def toggle_all_marks(self) -> None:
-        """Marks every row of the table; where all are marked, none of them."""
+        """Mark every row of the table; if all are marked, clear their marks."""
         shown = set(self._rows.ids().to_pylist())
         self._set_marks(self._marks - shown if shown <= self._marks else self._marks | shown)
 
     def invert_marks(self) -> None:
-        """Marks the rows of the table that are not marked, and only those; what is not in the table
-        stays.
-        """
+        """Mark the unmarked rows of the table and unmark the others; other marks stay."""
         self._set_marks(self._marks ^ set(self._rows.ids().to_pylist()))
 
     def _set_marks(self, marks: set[str]) -> None:
@@ -220,7 +195,7 @@ class RowsTable(DrawnRows, can_focus=True):
         if marks != self._marks:
             self._marks = marks
             self._refresh_changed_lines()
-            self.post_message(self.MarksChanged(self, len(marks)))
+            self.post_message(self.MarksChanged())
 
     # --- keys and mouse ---
 
@@ -252,7 +227,7 @@ class RowsTable(DrawnRows, can_focus=True):
         if self._cursor is not None:
             row_id = self._rows.id_at(self._cursor)
             row = self._rows.row_table(self._cursor)
-            self.post_message(self.RowOpened(self, row_id, row))
+            self.post_message(self.RowOpened(row_id, row))
 
     def action_toggle_mark(self) -> None:
         if (row_id := self.cursor_id) is not None:
@@ -266,9 +241,7 @@ class RowsTable(DrawnRows, can_focus=True):
         self._extend_range(1)
 
     def _extend_range(self, rows: int) -> None:
-        """Moves the cursor, and marks the rows from where such moves began to it; going back takes
-        marks away again.
-        """
+        """Move the cursor, and mark the rows between the start of such moves and the cursor."""
         if self._cursor is None:
             return
         start, before = self._range or (self._rows.id_at(self._cursor), self._marks)
@@ -282,7 +255,7 @@ class RowsTable(DrawnRows, can_focus=True):
         self._range = start, before
 
     def on_click(self, event: events.Click) -> None:
-        """The title line names a column, any other line a row; a double click opens it."""
+        """Post the clicked title, or move the cursor; a double click opens a row."""
         offset = event.get_content_offset(self)
         if offset is None:
             return
@@ -290,7 +263,7 @@ class RowsTable(DrawnRows, can_focus=True):
             x = offset.x + self.scroll_offset.x
             for placed in self._placed:
                 if placed.x <= x < placed.x + placed.width + GAP:
-                    self.post_message(self.HeaderClicked(self, placed.column.key))
+                    self.post_message(self.HeaderClicked(placed.column.key))
             return
         index = self.scroll_offset.y + offset.y - 1
         if index < self.row_count:
@@ -300,7 +273,9 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def on_resize(self) -> None:
         in_view = self._cursor_in_view
-        self._fit_to_size()
+        self._fit_columns()
+        # Nothing is left on the screen at another size.
+        self._painted.clear()
         if in_view:
             self._scroll_to_cursor()
 
@@ -326,7 +301,8 @@ class RowsTable(DrawnRows, can_focus=True):
         old = self._cursor
         self._cursor = index
         self.cursor_moves += 1
-        self._held = self._range = None
+        self._held = None
+        self._range = None
         self._scroll_to_cursor()
         if old != index:
             for row in (old, index):
@@ -338,7 +314,7 @@ class RowsTable(DrawnRows, can_focus=True):
         if self._cursor is not None:
             row_id = self._rows.id_at(self._cursor)
             row = self._rows.row_table(self._cursor)
-            self.post_message(self.RowHighlighted(self, row_id, row))
+            self.post_message(self.RowHighlighted(row_id, row))
 
     def _scroll_to_cursor(self) -> None:
         height = self._view_rows

@@ -1,6 +1,4 @@
-"""The rows of a virtual table: columns and where they fit, rows read from Arrow when needed,
-painted a line each.
-"""
+"""Rows of a virtual table: layout of columns, rows read from Arrow on demand, painted lines."""
 
 from __future__ import annotations
 
@@ -33,25 +31,24 @@ from hpcdash.ui.widgets.cells import (
     signs,
 )
 
-# Cells before the first column: cursor, mark, a blank.
+# Cells before the first column, for the cursor, the mark and a blank.
 GUTTER = 3
 GAP = 2
 # Rows read from Arrow at a time.
 BLOCK_ROWS = 64
 _MAX_BLOCKS = 32
 _ALL_CELL_STYLES = frozenset(CELL_STYLES)
-_MUTED_CELL_STYLES = frozenset({MUTED})
-# The names that a line's style has where the cursor is.
+_CURSOR_CELL_STYLES = _ALL_CELL_STYLES - {MUTED}
+# Styles of the line with the cursor.
 POINTED = frozenset({"cursor", "cursor-blurred"})
 
 
 class Column(Struct, frozen=True):
-    """Column of the table; `width` in cells, the least width of a flexible one.
+    """Column of the table; `width` in cells is the least width of a flexible column.
 
-    A column with `longest` grows from its width to that of the longest of its values, at most to
-    `longest`; a flexible one with `longest` takes of the remaining width only what its values need.
-    Columns of the highest `priority` are dropped first where the terminal is narrow, those of
-    priority 0 never.
+    A column with `longest` is as wide as its longest value, between `width` and `longest`; if it is
+    flexible it takes no more of the remaining width than its values need. Narrow terminals drop the
+    columns of the highest `priority` first, columns of priority 0 never.
     """
 
     key: str
@@ -67,25 +64,26 @@ class Column(Struct, frozen=True):
 def build_column(
     spec: TableSpec, column: ColumnSpec, cell: CellFunction | None, instant: CellFunction
 ) -> Column:
-    """A column of a table with its cells: `cell`, or what its field's type has; `instant` is that
-    of times.
+    """Return a column with a cell function: `cell`, else that of the field's type.
+
+    `instant` is the cell function of times.
     """
     kind = spec.fields.get(column.key, "text")
     is_number = kind in ("count", "real", "time") and not column.total
     return Column(
-        column.key,
-        column.title or column.name.upper().replace("_", " "),
-        column.width,
-        column.align or ("right" if is_number else "left"),
-        column.priority,
-        cell or (instant if kind == "time" else default_cell(column, kind)),
-        column.flexible,
-        column.longest,
+        key=column.key,
+        title=column.title or column.name.upper().replace("_", " "),
+        width=column.width,
+        align=column.align or ("right" if is_number else "left"),
+        priority=column.priority,
+        cell=cell or (instant if kind == "time" else default_cell(column, kind)),
+        flexible=column.flexible,
+        longest=column.longest,
     )
 
 
 class PlacedColumn(Struct, frozen=True):
-    """A column that is shown: `x` is its first cell, from the left of the whole line."""
+    """Shown column, which starts at the cell `x` of the whole line."""
 
     column: Column
     x: int
@@ -95,22 +93,18 @@ class PlacedColumn(Struct, frozen=True):
 def place_columns(
     columns: Sequence[Column], available: int, sorted_key: str = ""
 ) -> tuple[PlacedColumn, ...]:
-    """The columns that fit into `available` cells, in order; flexible ones share what is left, to
-    their `longest`.
+    """Return the columns that fit into `available` cells; flexible columns share the spare width.
 
-    The one with `sorted_key` has room for an arrow behind its title, where that leaves no other
-    out.
+    The column with `sorted_key` gets room for an arrow behind its title, unless another column
+    would have to be dropped for it.
     """
     placed = _placed(columns, available)
-    remaining = [
-        _with_room(one.column) if one.column.key == sorted_key else one.column for one in placed
-    ]
-    return placed if _cells(remaining) > available else _placed(remaining, available)
-
-
-def _with_room(column: Column) -> Column:
-    """The column, as wide as its title with an arrow."""
-    return replace(column, width=max(column.width, cell_width(column.title) + 1))
+    with_arrow = []
+    for column in (place.column for place in placed):
+        if column.key == sorted_key:
+            column = replace(column, width=max(column.width, cell_width(column.title) + 1))
+        with_arrow.append(column)
+    return placed if _cells(with_arrow) > available else _placed(with_arrow, available)
 
 
 def _cells(columns: Sequence[Column]) -> int:
@@ -121,31 +115,26 @@ def _cells(columns: Sequence[Column]) -> int:
 def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
     remaining = list(columns)
     while (spare := available - _cells(remaining)) < 0:
-        index, least = max(
-            enumerate(remaining), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None)
-        )
-        if least is None or least.priority <= 0:
+        droppable = [column for column in reversed(remaining) if column.priority > 0]
+        if not droppable:
             break
-        del remaining[index]
-    grown = _shares(
-        [
-            max(0, column.longest - column.width) if column.longest else spare
-            for column in remaining
-            if column.flexible
-        ],
+        remaining.remove(max(droppable, key=lambda column: column.priority))
+    flexible = [column for column in remaining if column.flexible]
+    shares = _shares(
+        [max(0, column.longest - column.width) if column.longest else spare for column in flexible],
         spare,
     )
     placed = []
     x = GUTTER
     for column in remaining:
-        width = column.width + (grown.pop(0) if column.flexible else 0)
+        width = column.width + (shares.pop(0) if column.flexible else 0)
         placed.append(PlacedColumn(column, x, width))
         x += width + GAP
     return tuple(placed)
 
 
 def _shares(requested: Sequence[int], spare: int) -> list[int]:
-    """Split `spare` among requests: the smallest are met first, the rest gets equal parts."""
+    """Split `spare` among requests: the smallest are met first, the others get equal parts."""
     shares = [0] * len(requested)
     order = sorted(range(len(requested)), key=lambda index: requested[index])
     for done, index in enumerate(order):
@@ -155,9 +144,7 @@ def _shares(requested: Sequence[int], spare: int) -> list[int]:
 
 
 def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
-    """The column, as wide as the values it shows want it (and `extra` cells), within its `width`
-    and `longest`.
-    """
+    """Return the column with the width that its values and `extra` cells need, up to `longest`."""
     if not column.longest or column.key not in table.column_names or not table.num_rows:
         return column
     values = table[column.key]
@@ -169,17 +156,15 @@ def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
         values = pc.binary_join(values, ", ")
     if not pa.types.is_string(values.type):
         return column
-    letters = (pc.max(pc.utf8_length(values)).as_py() or 0) + extra
-    requested = min(max(column.width, letters), column.longest)
-    return (
-        replace(column, longest=requested)
-        if column.flexible
-        else replace(column, width=requested, longest=0)
-    )
+    longest_value = (pc.max(pc.utf8_length(values)).as_py() or 0) + extra
+    needed = min(max(column.width, longest_value), column.longest)
+    if column.flexible:
+        return replace(column, longest=needed)
+    return replace(column, width=needed, longest=0)
 
 
 class RowBlock:
-    """Rows of a table, of which a column becomes Python values when first requested."""
+    """Rows of a table; a column becomes Python values when it is first requested."""
 
     __slots__ = ("_columns", "_table")
 
@@ -198,7 +183,7 @@ class RowBlock:
 
 
 class Row(Mapping[str, Any]):
-    """One row, read as a mapping from column to value; an unread column costs nothing."""
+    """Row as a mapping from column to value; columns are converted on demand."""
 
     __slots__ = ("_block", "_offset")
 
@@ -217,10 +202,9 @@ class Row(Mapping[str, Any]):
 
 
 class PaintedLine:
-    """One line being put together, from the left; neighbours of one style become one segment.
+    """Line under construction, from the left; neighbours of one style become one segment.
 
-    Blanks join what stands before them, for fewer segments: a segment begins with a blank only at
-    the line's start.
+    Blanks join the segment before them, for fewer segments: only the first begins with a blank.
     """
 
     __slots__ = ("_base", "_run", "_run_style", "_segments", "_width")
@@ -233,17 +217,17 @@ class PaintedLine:
         self._width = 0
 
     def add(self, text: str, style: Style) -> None:
-        """Text of one style right after what is there."""
-        written = text.lstrip(" ")
-        self.blank(len(text) - len(written))
-        if written:
+        """Append text of one style."""
+        stripped = text.lstrip(" ")
+        self.blank(len(text) - len(stripped))
+        if stripped:
             if style is not self._run_style:
                 self._end_run(style)
-            self._run.append(written)
-            self._width += cell_width(written)
+            self._run.append(stripped)
+            self._width += cell_width(stripped)
 
     def blank(self, cells: int) -> None:
-        """Blanks; of the base style where those of the last text would show."""
+        """Append blanks, in the base style if the style of the last text is visible on blanks."""
         if cells > 0:
             last = self._run_style
             base = self._base
@@ -255,7 +239,7 @@ class PaintedLine:
             self._width += cells
 
     def put(self, placed: PlacedColumn, pieces: Sequence[tuple[str, Style]]) -> None:
-        """A cell's pieces in its column, cut to its width, with blanks up to it."""
+        """Append a table cell's pieces, cut to the column's width, with blanks before them."""
         taken = sum([cell_width(text) for text, _ in pieces])
         if taken > placed.width:
             pieces = _cut(pieces, placed.width)
@@ -263,13 +247,13 @@ class PaintedLine:
         start = placed.x if placed.column.align == "left" else placed.x + placed.width - taken
         self.blank(start - self._width)
         if start <= GUTTER:
-            # The gutter is a segment of its own, so that the first title begins with a letter.
+            # The gutter is a separate segment, so that the first title begins with a letter.
             self._end_run(self._base)
         for text, style in pieces:
             self.add(text, style)
 
     def strip(self) -> Strip:
-        """All of it, without blanks at the end."""
+        """Return the line without blanks at its end."""
         self._end_run(self._base)
         return Strip(self._segments, self._width)
 
@@ -281,25 +265,21 @@ class PaintedLine:
 
 
 def shortened(text: str, width: int) -> str:
-    """`clip_path` with the sign for what was cut off that this terminal can show."""
+    """Return `clip_path` with an ellipsis that this terminal can show."""
     short = clip_path(text, width)
-    return (
-        short
-        if short == text or signs().ellipsis == ELLIPSIS
-        else short.replace(ELLIPSIS, signs().ellipsis)
-    )
+    return text if short == text else short.replace(ELLIPSIS, signs().ellipsis)
 
 
 def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
-    """Cut pieces to `width` cells; the last cell shows that something is missing."""
+    """Cut pieces to `width` cells, with an ellipsis at the end."""
     remaining: list[tuple[str, Style]] = []
     room = width
     for text, style in pieces:
         if cell_width(text) >= room:
-            # A piece that just fills the room hides the next one, so it loses its end too.
-            remaining.append(
-                (shortened(text if cell_width(text) > room else text + " ", room), style)
-            )
+            if cell_width(text) == room:
+                # An ellipsis at its end shows that the next piece is missing.
+                text += " "
+            remaining.append((shortened(text, room), style))
             break
         remaining.append((text, style))
         room -= cell_width(text)
@@ -307,9 +287,7 @@ def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Sty
 
 
 class IdentifiedRows:
-    """A `table` of any size whose column `identity` has strings, one id a row; indices count from
-    0.
-    """
+    """Arrow table whose column `identity` has a unique string in each row; indices start at 0."""
 
     def __init__(self, table: pa.Table, identity: str) -> None:
         self.table = table
@@ -322,18 +300,18 @@ class IdentifiedRows:
         return int(self.table.num_rows)
 
     def ids(self) -> pa.ChunkedArray:
-        """All ids, in the order of the rows."""
+        """Return all IDs in the order of the rows."""
         return self.table.column(self.identity)
 
     def id_at(self, index: int) -> str:
         return str(self.ids()[index].as_py())
 
     def ids_at(self, index: int, count: int) -> list[str]:
-        """The ids of so many rows from one on."""
+        """Return the IDs of `count` rows from `index` on."""
         return [str(value) for value in self.ids().slice(index, count).to_pylist()]
 
     def row(self, index: int) -> Row:
-        """A row to be drawn; those around it are likely to be drawn too."""
+        """Return a row to draw; its neighbours are cached, as they will probably be drawn too."""
         number, offset = divmod(index, BLOCK_ROWS)
         block = self._blocks.get(number)
         if block is None:
@@ -343,7 +321,7 @@ class IdentifiedRows:
         return Row(block, offset)
 
     def row_table(self, index: int) -> pa.Table:
-        """A row alone, as a table."""
+        """Return a single row as a table."""
         return self.table.slice(index, 1)
 
     def find(self, row_id: str, likely: int | None = None) -> int | None:
@@ -367,16 +345,17 @@ class IdentifiedRows:
         return min(index, self.count - 1) if found is None else found
 
     def top_that_keeps(self, top_ids: Sequence[str], top: int) -> int:
-        """The row to show first for the first of `top_ids` that is still there to keep its line,
-        else `top`.
+        """Return the top row for which the first remaining ID of `top_ids` keeps its line.
+
+        `top` if none remains.
         """
         if not top_ids:
             return top
         if (index := self.find(top_ids[0], top)) is not None:
             return index
-        left = self._which(top_ids)
+        present = self._which(top_ids)
         for line, row_id in enumerate(top_ids):
-            if row_id in left:
+            if row_id in present:
                 return (self.find(row_id, top) or 0) - line
         return top
 
@@ -392,16 +371,15 @@ class IdentifiedRows:
 
 
 def row_values(row_table: pa.Table) -> dict[str, Any]:
-    """All columns of a row alone."""
+    """Return all columns of a table with a single row."""
     row: dict[str, Any] = row_table.to_pylist()[0]
     return row
 
 
 class RowPainter:
-    """Lines as long as their columns are; nothing in a cell can move the terminal's cursor.
+    """Painter of lines in which no cell can move the terminal's cursor.
 
-    `style` combines the styles of some names, later ones on top; `console` reads the styles of rich
-    texts.
+    `style` combines styles by name, later ones on top; `console` resolves the styles of rich texts.
     """
 
     def __init__(self, style: Callable[..., Style], console: Callable[[], Console]) -> None:
@@ -409,7 +387,7 @@ class RowPainter:
         self._console = console
 
     def titles(self, columns: Sequence[PlacedColumn], sort: tuple[str, bool] | None) -> Strip:
-        """The titles, with an arrow at that of the column `sort` names; True: descending."""
+        """Return the titles, with an arrow on the column of `sort` (True: descending)."""
         line = PaintedLine(self._style("header"))
         for placed in columns:
             style = self._style("header")
@@ -426,8 +404,9 @@ class RowPainter:
         return line.strip()
 
     def with_hidden_count(self, titles: Strip, hidden: int, end: int) -> Strip:
-        """The titles with `+3` before the cell `end`, where there is room, for three columns that
-        did not fit.
+        """Return the titles with the number of hidden columns, `+3`, before the cell `end`.
+
+        Without room there the titles are unchanged.
         """
         mark = f" +{hidden}"
         start = end - len(mark)
@@ -437,7 +416,7 @@ class RowPainter:
         return Strip.join([titles.crop(0, start), count, titles.crop(end)])
 
     def placeholder(self, message: str, width: int) -> Strip:
-        """Return text in the middle of a line."""
+        """Return a line with a text in its middle."""
         text = shortened(visible(message), width)
         left = (width - cell_width(text)) // 2
         style = self._style("placeholder")
@@ -446,51 +425,40 @@ class RowPainter:
         ).extend_cell_length(width, style)
 
     def row(self, row: Row, columns: Sequence[PlacedColumn], names: tuple[str, ...]) -> Strip:
-        """A row, in its line's styles `names`: 'dim', 'marked', and one of POINTED, each where that
-        is so.
-        """
+        """Return a row in the styles `names`: 'dim', 'marked', one of POINTED."""
         line = PaintedLine(self._style(*names))
-        pointed = signs().cursor if POINTED.intersection(names) else " "
-        line.add(
-            f"{pointed}{signs().mark if 'marked' in names else ' '} ", self._style(*names, "sign")
-        )
+        cursor = signs().cursor if POINTED.intersection(names) else " "
+        mark = signs().mark if "marked" in names else " "
+        line.add(f"{cursor}{mark} ", self._style(*names, "sign"))
         for placed in columns:
             column = placed.column
             line.put(placed, self._pieces(column.cell(row.get(column.key), row), names))
         return line.strip()
 
     def _pieces(self, cell: Cell, names: tuple[str, ...]) -> list[tuple[str, Style]]:
-        """A cell's text, with nothing in it that could move the cursor, and styles on top of its
-        line's.
-        """
+        """Return a cell's visible text with styles on top of its line's."""
+        base = self._style(*names)
         if isinstance(cell, Text):
-            text = (
-                cell if visible(cell.plain) == cell.plain else Text(visible(cell.plain), cell.style)
-            )
-            base = self._style(*names)
+            plain = visible(cell.plain)
+            text = cell if plain == cell.plain else Text(plain, cell.style)
             drawn = text.render(self._console())
             return [(part, base + style if style is not None else base) for part, style, _ in drawn]
         if isinstance(cell, str):
             cell = (cell, "")
-        pieces = cell if isinstance(cell, list) else [cell]
-        base = self._style(*names)
-        # A dimmed line is dim throughout; the muted colour is made for the plain background.
-        plain = (
-            _ALL_CELL_STYLES if "dim" in names else _MUTED_CELL_STYLES if "cursor" in names else ()
-        )
+        styles = _ALL_CELL_STYLES
+        if "dim" in names:
+            styles = frozenset()
+        elif "cursor" in names:
+            # The muted colour is made for the plain background.
+            styles = _CURSOR_CELL_STYLES
         return [
-            (
-                visible(text),
-                base
-                if name in plain or name not in _ALL_CELL_STYLES
-                else self._style(*names, name),
-            )
-            for text, name in pieces
+            (visible(text), self._style(*names, name) if name in styles else base)
+            for text, name in (cell if isinstance(cell, list) else [cell])
         ]
 
 
 class DrawnRows(ScrollView):
-    """A line of titles, which stay, above the rows; `placeholder` where there are none."""
+    """Fixed line of titles above scrolling rows, or `placeholder` without rows."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -554,7 +522,7 @@ class DrawnRows(ScrollView):
 
     @property
     def table(self) -> pa.Table:
-        """The table that is shown."""
+        """The shown table."""
         return self._rows.table
 
     @property
@@ -568,29 +536,28 @@ class DrawnRows(ScrollView):
 
     @property
     def shown_columns(self) -> tuple[PlacedColumn, ...]:
-        """The columns that fit, from the left."""
+        """Columns that fit, from the left."""
         return self._placed
 
     def _take(self, rows: IdentifiedRows, columns: Sequence[Column]) -> None:
-        """Other rows from now on; what is on the screen is not drawn again by this."""
-        self._rows, self._columns = rows, tuple(columns)
+        """Replace rows and columns, without drawing them."""
+        self._rows = rows
+        self._columns = tuple(columns)
         self._strips.clear()
 
     def repaint(self) -> None:
-        """Draws again the rows whose cells depend on more than the table, such as a clock;
-        unchanged lines stay.
-        """
+        """Draw the rows again, whose cells may depend on more than the table, such as a clock."""
         self._strips.clear()
         self._refresh_changed_lines()
 
     def set_sort(self, key: str | None, descending: bool = False) -> None:
-        """Puts the sort arrow on a column; the rows come in the order of the table."""
+        """Put the sort arrow on a column; the rows keep the order of the table."""
         self._sort = None if key is None else (key, descending)
         self._fit_columns()
         self._refresh_changed_lines()
 
     def visible_ids(self) -> list[str]:
-        """The ids of the rows on the screen, from the top."""
+        """Return the IDs of the rows on the screen, from the top."""
         return self._rows.ids_at(self.scroll_offset.y, self._view_rows)
 
     # --- where things are ---
@@ -607,23 +574,18 @@ class DrawnRows(ScrollView):
             self._strips.clear()
             self.refresh()
         needed = placed[-1].x + placed[-1].width if placed else 0
-        # A line as wide as the view would bring up a horizontal scrollbar.
+        # A virtual line as wide as the view would show a horizontal scrollbar.
         self.virtual_size = Size(needed if needed > available else 0, self.row_count + 1)
-
-    def _fit_to_size(self) -> None:
-        """The widget has another size: what was painted is gone."""
-        self._fit_columns()
-        self._painted.clear()
 
     # --- drawing ---
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen; 0 is the titles, which stay while the rows scroll."""
+        """Return a line of the screen; line 0 has the titles."""
         strip = self._painted[y] = self._line(y)
         return strip
 
     def _refresh_changed_lines(self) -> None:
-        """Mark lines for painting that look different: little goes over a slow connection."""
+        """Repaint only changed lines, for slow connections."""
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh_line(y + self.scroll_offset.y)
@@ -652,7 +614,7 @@ class DrawnRows(ScrollView):
         return strip.crop_extend(left, left + width, self._style(*names))
 
     def _line_styles(self, row: int) -> tuple[str, ...]:
-        """The names of the styles of a row's line, later ones on top (see RowPainter)."""
+        """Return the styles of a row's line, later ones on top (see RowPainter)."""
         return ()
 
     def _style(self, *names: str) -> Style:

@@ -177,7 +177,7 @@ async def test_what_is_no_number_is_complained_of_and_nothing_is_sent(
         await press(pilot, "plus")
         pilot.app.screen.query_one(Input).value = typed
         await press(pilot, "enter")
-        assert str(pilot.app.screen.query_one("#complaint", Static).render())
+        assert str(pilot.app.screen.query_one("#error", Static).render())
         assert transport.submitted == []
 
 

@@ -144,6 +144,14 @@ async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_
         await shown(pilot, "GPU hours per day")
 
 
+async def test_a_table_whose_query_failed_points_to_the_error_and_does_not_load_for_ever(
+    app: HpcdashApp,
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await press(pilot, "colon", *"storage", "enter")
+        await until(pilot, lambda: "No data yet. ! error · ctrl+r retry" in screen_text(app))
+
+
 async def test_history_has_columns_of_what_jobs_used_once_they_are_chosen(app: HpcdashApp) -> None:
     async with app.run_test(size=(160, 40)) as pilot:
         await press(pilot, "4")
