@@ -390,7 +390,7 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                 step = f"Use {place} instead." if place else "hpcdash jobs cannot use it."
                 refused.append((message, step))
             elif option.problem:
-                message = f"{option.written} is {option.problem} for qsub"
+                message = f"{option.written} is {option.problem} to qsub"
                 refused.append((message, "See man qsub for its options."))
             elif option.name not in ("l", "W"):
                 written = (directive_word("extra_args", word) for word in option.arguments)

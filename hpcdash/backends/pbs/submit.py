@@ -118,7 +118,7 @@ def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None
     """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
     for option in line.problems:
         raise UsageError(
-            f"{option.written} is {option.problem} for qsub", "See man qsub for its options."
+            f"{option.written} is {option.problem} to qsub", "See man qsub for its options."
         )
     if line.script:
         raise UsageError(
