@@ -123,7 +123,7 @@ def test_an_unknown_job_a_dependent_and_another_cluster_of_the_same_home_keep_a_
     assert other("launches", "prune", "--yes").text.startswith("removed 0 folders")
     listed = program("launches", "list", "--format", "json").json["launches"]
     kept = {row["name"]: row["kept_because"] for row in listed}
-    assert kept["first"] == f"job {held} works in it"
+    assert kept["first"] == f"job {held} is running in it"
     assert kept["waited"] == f"job {waited} has not ended"
     program("cancel", held, "--yes")
     # The answer to its submission was lost.

@@ -419,7 +419,7 @@ async def test_a_job_nobody_knows_is_said_to_be_unknown() -> None:
         await settled(pilot)
         await app.main.push("job", job_id="88")
         await settled(pilot)
-        assert "no data on this job" in screen_text(app)
+        assert "no data for this job" in screen_text(app)
         assert current_view(app).targets().missing == ("88",)
 
 
