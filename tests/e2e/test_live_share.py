@@ -209,7 +209,7 @@ def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Itera
         (site.top / "published").mkdir()
         shutil.chown(site.top / "published", site.launcher)
         users = ",".join((site.alice, site.bob, site.outsider, site.launcher))
-        slurm_lab.admin("sacctmgr", "-i", "add", "user", users, f"account={ACCOUNT}")
+        slurm_lab.admin("sacctmgr", "-i", "add", "user", users, f"account={ACCOUNT}", "cluster=lab")
         slurm_lab.admin(
             "sacctmgr", "-i", "modify", "user", site.launcher, "set", "adminlevel=operator"
         )

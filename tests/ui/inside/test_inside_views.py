@@ -161,7 +161,7 @@ async def test_leftovers_are_ended_once_that_is_agreed() -> None:
             await press(pilot, "enter")
             await until(
                 pilot,
-                lambda: "End 1 leftover of your finished jobs?" in screen_text(app),
+                lambda: "Kill 1 leftover of your finished jobs?" in screen_text(app),
                 "the question",
             )
             assert "n1 41, of job 5: sleep" in screen_text(app)

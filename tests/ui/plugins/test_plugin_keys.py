@@ -147,7 +147,7 @@ async def test_a_command_is_ended_by_a_key_and_run_again_by_another() -> None:
         await press(pilot, "x")
         await until(pilot, lambda: "stopped by you" in screen_text(app), "ended")
         await press(pilot, "r")
-        await until(pilot, lambda: "running," in screen_text(app), "again")
+        await until(pilot, lambda: "running for" in screen_text(app), "again")
 
 
 async def test_a_command_on_the_terminal_has_it_and_its_bad_end_is_told(
