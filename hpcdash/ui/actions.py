@@ -791,7 +791,10 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             configured_actions.append(action)
         elif action.views is None:
             general_actions.append(action)
-        elif view != "job" and {"job", "jobs"} <= action.views <= JOB_LINK_VIEWS | INSIDE | ALL_CLUSTERS:
+        elif (
+            view != "job"
+            and {"job", "jobs"} <= action.views <= JOB_LINK_VIEWS | INSIDE | ALL_CLUSTERS
+        ):
             job_actions.append(action)
         else:
             own.append(action)
