@@ -22,8 +22,7 @@ def run_storage(common: CommonOptions, paths: Sequence[str], form: str) -> None:
     rules = load_settings(common.config).watch.storage
 
     async def work(session: ClusterSession) -> tuple[Snapshot, ClusterSession]:
-        own = [rule for rule in rules if rule.selector.is_on(session.name)]
-        table = await fetch_storage(session, paths, own)
+        table = await fetch_storage(session, paths, rules)
         return Snapshot(Kind.MINE, table, session.store.clock.now()), session
 
     snapshot, session = with_session(common, work)

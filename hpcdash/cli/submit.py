@@ -340,7 +340,8 @@ async def _with_best_place(
         raise UsageError(
             f"no place takes it: {reason}", "`hpcdash where FILE --all` shows every place."
         )
-    start = place.format_start(session.store.clock.now())
+    is_known = place.starts_in(session.store.clock.now()) is not None
+    start = place.format_start(session.store.clock.now()) if is_known else "at an unknown time"
     parts = [f"queue {place.queue}"]
     parts += [f"account {place.account}"] if place.account else []
     parts += [f"QoS {place.qos}"] if place.qos else []

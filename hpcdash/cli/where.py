@@ -28,22 +28,26 @@ from hpcdash.services.submit.shapes import SIZE_OPTIONS, JobShape, build_shape, 
 
 
 def read_shape(
-    common: CommonOptions, source: str, options: Mapping[str, Any], user: str | None
+    common: CommonOptions, source: str, like: str, options: Mapping[str, Any], user: str | None
 ) -> JobShape:
-    """Read the job of a file, '' for none, and of options. Raises UsageError, ConfigError."""
-    shape = None
+    """Read the job of a file, '' for none, and of options; of the job `like` only the options.
+
+    Raises UsageError, ConfigError.
+    """
+    shape = JobShape() if like else None
+    if source and like:
+        raise UsageError("--like and a file cannot be used together", "Use only one of them.")
     if source.endswith(REQUEST_ENDING):
         site = load_settings(common.config).launch.site
         shape = JobShape(read_source(source, site=site, user=user).request)
     elif source:
-        path = "" if source == "-" else str(Path(source).absolute())
         content = read_script(source, is_program=False)
-        shape = JobShape(None, content, Path(source).name if path else "stdin", file=path)
+        shape = JobShape(None, content, "stdin" if source == "-" else Path(source).name)
     sizes = [name for name, value in options.items() if value and name in SIZE_OPTIONS]
     if shape is not None and sizes:
         raise UsageError(
-            f"--{sizes[0].replace('_', '-')}: {source} gives its size itself",
-            "Give a file or the options.",
+            f"--{sizes[0].replace('_', '-')}: {source or f'job {like}'} has its own size",
+            "Use a file, a job or the options.",
         )
     return build_shape(options, shape)
 
@@ -66,7 +70,7 @@ def run_where(
 
     async def work() -> tuple[PlaceAnswer, Sequence[ClusterSession]]:
         async with open_sessions(clusters, settings) as sessions:
-            shape = read_shape(common, source, options, clusters[0].user)
+            shape = read_shape(common, source, like, options, clusters[0].user)
             if like:
                 detail = await sessions[0].store.fetch_detail(like)
                 shape = replace(shape, request=job_request(detail.job.to_pylist()[0]))

@@ -6,7 +6,8 @@ Source: the vendors' data sheets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -110,7 +111,9 @@ class GpuFacts(Struct, frozen=True):
         return None if self.formats is None else self.formats.issuperset(requested)
 
 
-def gpu_facts(gpu_type: str | None, features: Sequence[str] = ()) -> GpuFacts:
+# A cluster has few kinds of nodes.
+@lru_cache(maxsize=1024)
+def gpu_facts(gpu_type: str | None, features: tuple[str, ...] = ()) -> GpuFacts:
     """Return the facts of a GPU by its type's name and its node's features.
 
     A size that a name states overrides the model's; a slice of a GPU (MIG) has its own.

@@ -195,10 +195,16 @@ def is_gpu_type(requested: str, name: str) -> bool:
 
 
 def _outside_sizes(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
+    access = offers.queue_access(queue.name)
+    cpus = demand.cpus_per_node
+    most_cpus = access.max_cpus_per_node
+    if cpus is not None and most_cpus is not None and cpus > most_cpus:
+        text = f"{cpus} CPUs on a node are more than queue {queue.name} allows: {most_cpus}"
+        place = demand.place("cpus_per_node")
+        return LintFinding("error", place, text, f"At most {most_cpus}.")
     nodes = demand.nodes
     if nodes is None or (offers.access is not None and demand.qos in offers.access.over_nodes):
         return None
-    access = offers.queue_access(queue.name)
     most = access.max_nodes
     least = access.min_nodes
     if most is not None and nodes > most:

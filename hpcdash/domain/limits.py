@@ -80,6 +80,22 @@ def format_limited(resource: str, amount: int | None) -> str:
     return format_count(amount)
 
 
+def limit_applies(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Return whether a limit holds for a job with this `user`, `account`, `qos` and `queue`."""
+    queues = row["queues"]
+    match row["scope"]:
+        case "qos":
+            is_named = row["name"] == job["qos"] if queues is None else job["queue"] in queues
+            return bool(is_named) and row["subject"] in (None, job["user"], job["account"])
+        case "queue":
+            return queues is None or job["queue"] in queues
+        case "association":
+            # `physics/alice`, or `physics/alice/gpu` for one partition.
+            account, _, partition = (*str(row["name"]).split("/", 2), "", "")[:3]
+            return account == job["account"] and partition in ("", job["queue"])
+    return True
+
+
 def format_whose(row: Mapping[str, Any]) -> str:
     """Format the scope of a row of LIMITS: `QoS normal`, `account physics`, `queue debug`."""
     return f"{_SCOPES.get(row['scope'], row['scope'])} {row['name'] or ''}".strip()

@@ -11,8 +11,7 @@ class QueueAccess(Struct, frozen=True):
     """Accounts and QoS that a queue admits, and the sizes of jobs that it takes.
 
     `accounts` and `qos` are the only ones admitted, None: all but the denied ones.
-    `admits_subaccounts`: accounts below an admitted one are admitted, too. `applied_qos` is the QoS
-    whose limits apply to all of its jobs, '' for none. None: no limit.
+    `admits_subaccounts`: accounts below an admitted one are admitted, too. Sizes of None: no limit.
     """
 
     accounts: tuple[str, ...] | None = None
@@ -20,7 +19,6 @@ class QueueAccess(Struct, frozen=True):
     qos: tuple[str, ...] | None = None
     denied_qos: tuple[str, ...] = ()
     admits_subaccounts: bool = False
-    applied_qos: str = ""
     min_nodes: int | None = None
     max_nodes: int | None = None
     max_cpus_per_node: int | None = None

@@ -13,14 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.domain.demand import Demand, join_sentences, unmet
-from hpcdash.domain.limits import format_limit
+from hpcdash.domain.limits import format_limit, limit_applies
+from hpcdash.domain.nodelist import expand
 from hpcdash.domain.offers import AccountOffer, Offers, QueueOffer
-from hpcdash.domain.room import Room, find_room, queue_nodes
+from hpcdash.domain.room import QueueNodes, Room, find_room
 from hpcdash.domain.schema import PLACES
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import MINUTE, format_span
 
 Row = Mapping[str, Any]
+# A shorter time limit than that is no advice.
+_SHORTEST_LIMIT_SECONDS = 10 * MINUTE
 
 
 class Place(Struct, frozen=True):
@@ -97,14 +100,14 @@ def rank(places: Iterable[Place], now_epoch: float) -> list[Place]:
 class PlaceFinder(Struct, frozen=True):
     """Search on one cluster by what is known of it.
 
-    `limits` and `nodes` are rows of domain.schema.LIMITS (with their use) and NODES; the limits of
-    users other than `user` do not count.
+    `limits` are rows of domain.schema.LIMITS with their use, of which those of users other than
+    `user` do not count; `nodes` has each queue's.
     """
 
     cluster: str
     offers: Offers
     limits: Sequence[Row] = ()
-    nodes: Sequence[Row] = ()
+    nodes: QueueNodes = QueueNodes()
     user: str = ""
 
     def find(self, demand: Demand) -> list[Place]:
@@ -127,7 +130,7 @@ class PlaceFinder(Struct, frozen=True):
         base = Place(
             self.cluster,
             queue.name,
-            room=find_room(queue_nodes(self.nodes, queue.name), demand),
+            room=find_room(self.nodes.in_queue(queue.name), demand),
             defaults=int(queue.is_default),
             limit_seconds=queue.limit_seconds,
         )
@@ -177,21 +180,16 @@ class PlaceFinder(Struct, frozen=True):
 
     def _applies(self, row: Row, place: Place) -> bool:
         """Return whether a limit holds for a job of the user in a place."""
-        if row["subject"] not in (None, self.user, place.account):
-            return False
-        match row["scope"]:
-            case "qos":
-                if row["queues"] is not None:
-                    return place.queue in row["queues"]
-                applied = self.offers.queue_access(place.queue).applied_qos
-                return row["name"] in (place.qos, applied)
-            case "queue":
-                return row["queues"] is None or place.queue in row["queues"]
-            case "association":
-                account, _, rest = str(row["name"]).partition("/")
-                _, _, partition = rest.partition("/")
-                return account == place.account and partition in ("", place.queue)
-        return True
+        if row["scope"] == "account" and row["name"] != place.account:
+            # Limits of the accounts above hold, those of the user's other accounts do not.
+            return all(row["name"] != account.name for account in self.offers.accounts)
+        job = {
+            "user": self.user,
+            "account": place.account,
+            "qos": place.qos,
+            "queue": place.queue,
+        }
+        return limit_applies(row, job)
 
 
 def _merge_refusals(places: list[Place], **common: str) -> list[Place]:
@@ -285,8 +283,6 @@ def find_gap(
     """Return the time limit with which the job would end before the next reservation of so many of
     its nodes that too few are left; '' where none is in its way.
     """
-    from hpcdash.domain.nodelist import expand
-
     if not demand.limit_seconds:
         return ""
     names = {str(node["name"]) for node in nodes}
@@ -295,7 +291,7 @@ def find_gap(
         if row["allowed"] or row["starts_at"] is None:
             continue
         seconds = row["starts_at"].timestamp() - now_epoch
-        if not 10 * MINUTE < seconds < demand.limit_seconds:
+        if not _SHORTEST_LIMIT_SECONDS < seconds < demand.limit_seconds:
             continue
         reserved = names.intersection(expand(row["node_list"] or ""))
         if len(names) - len(reserved) < (demand.nodes or 1):

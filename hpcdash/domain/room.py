@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpcdash.domain.accelerators import gpu_facts
 from hpcdash.domain.demand import Demand, is_gpu_type
-from hpcdash.domain.states import ACTIVE, UNAVAILABLE, JobState, NodeState
+from hpcdash.domain.states import ACTIVE, STARTING, UNAVAILABLE, JobState, NodeState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory
 
@@ -27,7 +27,6 @@ NODE_COLUMNS = (
     "memory_used_bytes",
     "features",
 )
-_STARTING = frozenset({NodeState.IDLE, NodeState.MIXED})
 
 
 class Room(Struct, frozen=True):
@@ -45,6 +44,33 @@ class Room(Struct, frozen=True):
     is_free_now: bool | None = None
     shortage: str = ""
     doubt: str = ""
+
+
+class QueueNodes:
+    """Nodes by the queues that they are bound to."""
+
+    def __init__(self, nodes: Iterable[Row] = ()) -> None:
+        """`nodes` are rows of NODE_COLUMNS."""
+        self._bound: dict[str, list[Row]] = {}
+        self._unbound: list[Row] = []
+        for node in nodes:
+            for queue in node["queues"] or ():
+                self._bound.setdefault(queue, []).append(node)
+            if not node["queues"]:
+                self._unbound.append(node)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether any node is bound to a queue; PBS binds few or none."""
+        return bool(self._bound)
+
+    def bound_to(self, queue: str) -> Sequence[Row]:
+        """Return the nodes that are bound to a queue."""
+        return self._bound.get(queue, ())
+
+    def in_queue(self, queue: str) -> Sequence[Row]:
+        """Return the nodes that are bound to a queue, or those that are bound to none."""
+        return self._bound.get(queue, self._unbound)
 
 
 class _Share(Struct, frozen=True):
@@ -69,7 +95,7 @@ def find_room(nodes: Sequence[Row], demand: Demand) -> Room:
         if doubt:
             doubts[doubt] = None
     in_service = [node for node in able if node["state"] not in UNAVAILABLE]
-    starting = [node for node in in_service if node["state"] in _STARTING]
+    starting = [node for node in in_service if node["state"] in STARTING]
     free = [node for node in starting if _has_free(node, share, demand)]
     is_free_now = _suffices(free, demand, is_free=True)
     return Room(
@@ -120,8 +146,10 @@ def _has_gpu(node: Row, demand: Demand) -> tuple[bool, str]:
             return False, ""
     doubt = ""
     is_able = False
+    if demand.gpu_memory_bytes is None and not demand.gpu_formats:
+        return True, ""
     for name in types or [""]:
-        facts = gpu_facts(name, node["features"] or ())
+        facts = gpu_facts(name, tuple(node["features"] or ()))
         has_memory: bool | None = True
         if demand.gpu_memory_bytes is not None:
             has_memory = facts.has_memory(demand.gpu_memory_bytes)
@@ -205,7 +233,7 @@ def count_usable(nodes: Iterable[Row], resource: str) -> int:
     """
     total = 0
     for node in nodes:
-        if node["state"] not in _STARTING:
+        if node["state"] not in STARTING:
             continue
         memory = free_amount(node, "memory")
         amounts = [free_amount(node, resource), free_amount(node, "cpus")]
@@ -221,20 +249,10 @@ def count_gpu_types(nodes: Iterable[Row]) -> dict[str, tuple[int, int]]:
         if node["gpus"]:
             name = node["gpu_type"] or "GPU"
             free, total = counts.get(name, (0, 0))
-            is_starting = node["state"] in _STARTING
+            is_starting = node["state"] in STARTING
             own = free_amount(node, "gpus") or 0
             counts[name] = (free + own * is_starting, total + node["gpus"])
     return counts
-
-
-def bound_nodes(nodes: Iterable[Row], queue: str) -> list[Row]:
-    """Return the nodes bound to a queue."""
-    return [node for node in nodes if queue in (node["queues"] or ())]
-
-
-def queue_nodes(nodes: Sequence[Row], queue: str) -> list[Row]:
-    """Return the nodes bound to a queue, or those bound to none (PBS)."""
-    return bound_nodes(nodes, queue) or [node for node in nodes if not node["queues"]]
 
 
 def simulate_start(

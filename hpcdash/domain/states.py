@@ -52,6 +52,8 @@ class NodeState(StrEnum):
     UNKNOWN = "unknown"
 
 
+# Of nodes that may start a job now.
+STARTING = frozenset({NodeState.IDLE, NodeState.MIXED})
 # Of nodes that start no job.
 UNAVAILABLE = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.DRAINING})
 

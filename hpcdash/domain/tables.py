@@ -629,7 +629,7 @@ PLACES = TableSpec(
     fields={
         "cluster": "word",
         "queue": "word",
-        # Null: the scheduler's default.
+        # Null: the scheduler's default; of a refusal, all of them.
         "account": "word",
         "qos": "word",
         # Whether it takes the job, and ever starts it; null: unknown.

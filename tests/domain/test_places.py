@@ -15,7 +15,7 @@ from hpcdash.domain.offers import (
     QueueOffer,
 )
 from hpcdash.domain.places import Place, PlaceFinder, find_gap, fold, rank
-from hpcdash.domain.room import find_room, simulate_start
+from hpcdash.domain.room import QueueNodes, find_room, simulate_start
 from tests.support.job_rows import job_row
 from tests.support.records import for_each
 
@@ -80,7 +80,7 @@ def places(
     limits: tuple[dict[str, Any], ...] = (),
     nodes: tuple[dict[str, Any], ...] = (node(), node("n2")),
 ) -> list[Place]:
-    return PlaceFinder("lab", known or offers(), limits, nodes, "alice").find(demand)
+    return PlaceFinder("lab", known or offers(), limits, QueueNodes(nodes), "alice").find(demand)
 
 
 GPUS = Demand(nodes=1, gpus=4, gpus_per_node=4, cpus_per_node=4, limit_seconds=7200)
@@ -150,12 +150,16 @@ def test_each_account_and_qos_has_its_answer() -> None:
     [
         (QueueAccess(accounts=("staff",)), "queue gpu admits only account staff"),
         (QueueAccess(qos=("gpu",)), "queue gpu admits only QoS gpu"),
+        (
+            QueueAccess(max_cpus_per_node=2),
+            "4 CPUs on a node are more than queue gpu allows: 2. At most 2",
+        ),
         (QueueAccess(min_nodes=2), "queue gpu is for jobs on at least 2 nodes. At least 2"),
         (QueueAccess(denied_accounts=("chem", "physics")), "queue gpu denies account chem"),
     ],
 )
 def test_a_queue_that_refuses_all_has_one_answer(access: QueueAccess, reason: str) -> None:
-    demand = Demand(nodes=1, gpus=1, limit_seconds=60)
+    demand = Demand(nodes=1, gpus=1, cpus_per_node=4, limit_seconds=60)
     (place, *others) = places(demand, offers(access=AccessRules({"gpu": access})))
     assert (place.accepts, place.reason) == (False, reason)
     assert not others or "denies" in reason
@@ -172,7 +176,7 @@ def test_an_account_of_other_queues_is_refused() -> None:
     bound = AccountOffer("chem", is_default=True, qos=("normal",), queues=("main",))
     known = Offers(known.queues, accounts=(bound,))
     nodes = (node(queues=["gpu", "main"]),)
-    found = PlaceFinder("lab", known, nodes=nodes).find(GPUS)
+    found = PlaceFinder("lab", known, nodes=QueueNodes(nodes)).find(GPUS)
     assert {one.queue: one.accepts for one in found} == {"gpu": False, "main": True}
     assert found[0].reason == "account chem may be charged only in main"
 
@@ -212,7 +216,10 @@ def test_a_job_without_a_time_limit_has_the_queue_s_default() -> None:
         (limit("gpus", 2, 0, subject="bob"), True, "2 nodes have room now"),
         (limit("gpus", 2, 0, scope="association", name="chem/alice"), False, "it would pend"),
         (limit("gpus", 2, 0, scope="association", name="other/alice"), True, "2 nodes have"),
-        (limit("gpus", 2, 0, scope="account", subject="chem", per="account"), False, "it would"),
+        (limit("gpus", 2, 0, scope="account", name="chem", subject=None), False, "it would pend"),
+        (limit("gpus", 2, 0, scope="account", name="physics", subject=None), True, "2 nodes"),
+        (limit("gpus", 2, 0, scope="account", name="science", subject=None), False, "it would"),
+        (limit("gpus", 2, 0, scope="association", name="chem/alice/main"), True, "2 nodes have"),
     ],
 )
 def test_limits_refuse_what_exceeds_them_and_delay_what_exceeds_the_rest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +121,25 @@ def test_each_answer_is_what_slurm_does_with_such_a_job(
         if place["accepts"] is not accepted:
             wrong.append((options, place, message, reason))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_a_script_of_this_machine_is_handed_over_and_a_job_has_its_size(
+    clean_slurm: SlurmLab, over_ssh: Program, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gpus=2\n#SBATCH --time=30\nexec sleep 600\n")
+    answer = over_ssh("where", str(script), "--format", "json", "--all")
+    found = json.loads(answer.text)["places"]
+    accepting = [place for place in found if place["accepts"]]
+    assert accepting, found
+    assert {place["queue"] for place in accepting} == {"gpu"}
+    assert {place["estimated_by"] for place in accepting} == {"Slurm"}
+    job = clean_slurm.submit("alice", "--partition=gpu", "--gpus=2", "--time=30")
+    like = json.loads(over_ssh("where", "--like", job, "--format", "json").text)["places"]
+    assert {place["queue"] for place in like if place["accepts"]} == {"gpu"}
+    assert "has its own size" in over_ssh("where", str(script), "--gpus", "2").stderr
+    assert "has its own size" in over_ssh("where", "--like", job, "--gpus", "2").stderr
+    assert "cannot be used together" in over_ssh("where", str(script), "--like", job).stderr
+    best = over_ssh("submit", str(script), "--best", "--yes")
+    assert best.status == 0, best
+    assert "queue gpu" in best.stderr

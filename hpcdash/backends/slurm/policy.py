@@ -239,7 +239,6 @@ def _queue_access(partition: Native, *, has_subaccounts: bool) -> QueueAccess:
         qos=qos or None,
         denied_qos=_names(partition.get("DenyQos")),
         admits_subaccounts=has_subaccounts,
-        applied_qos="".join(_names(partition.get("QoS"))),
         min_nodes=digits(partition.get("MinNodes")) or None,
         max_nodes=digits(partition.get("MaxNodes")),
         max_cpus_per_node=digits(partition.get("MaxCPUsPerNode")),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.domain.schema import ALL_JOBS, JOBS
@@ -14,6 +16,7 @@ from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.session import ClusterSession
 
+T = TypeVar("T")
 # Whoever has not answered by then is shown as it was last.
 _LIMIT_SECONDS = 15.0
 
@@ -33,13 +36,25 @@ async def fetch_everywhere(
     return await asyncio.gather(*(_fetch(one, kind, limit_seconds) for one in sessions))
 
 
+async def within(session: ClusterSession, awaitable: Awaitable[T], limit_seconds: float) -> T:
+    """Await a cluster's answer for so long; the time that a login waits for a person is free.
+
+    Raises CommandTimedOut.
+    """
+    task = asyncio.ensure_future(awaitable)
+    try:
+        while not (await asyncio.wait({task}, timeout=limit_seconds))[0]:
+            if session.store.transport.health.state != "asking":
+                raise CommandTimedOut(f"no answer within {limit_seconds:g} s")
+    finally:
+        task.cancel()
+    return task.result()
+
+
 async def _fetch(session: ClusterSession, kind: Kind, limit_seconds: float) -> ClusterJobs:
     store = session.store
     try:
-        async with asyncio.timeout(limit_seconds):
-            return ClusterJobs(session, await store.fetch(kind))
-    except TimeoutError:
-        error: HpcdashError = CommandTimedOut(f"no answer within {limit_seconds:g} s")
+        return ClusterJobs(session, await within(session, store.fetch(kind), limit_seconds))
     except HpcdashError as failed:
         error = failed
     store.load_cached((kind,))
@@ -52,16 +67,12 @@ def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
     return pa.concat_tables(joined).unify_dictionaries() if joined else ALL_JOBS.empty_table()
 
 
-def row_id(cluster: str, job_id: str) -> str:
-    """Return the identity of a cluster's job: `15@lab2`."""
-    return f"{job_id}@{cluster}"
-
-
 def _with_cluster(name: str, table: pa.Table) -> pa.Table:
     columns = {field: table[field] for field in JOBS.names}
-    columns["cluster"] = pa.array([name] * table.num_rows, pa.string()).cast(
-        ALL_JOBS.field("cluster").type
-    )
-    ids = [row_id(name, job_id or "") for job_id in table["id"].to_pylist()]
-    columns["_row_id"] = pa.array(ids, pa.string()).cast(ALL_JOBS.field("_row_id").type)
+    names = pa.repeat(pa.scalar(name, pa.string()), table.num_rows)
+    columns["cluster"] = names.cast(ALL_JOBS.field("cluster").type)
+    # `15@lab2`.
+    columns["_row_id"] = pc.binary_join_element_wise(
+        table["id"].cast(pa.string()), names, "@", null_handling="replace"
+    ).cast(ALL_JOBS.field("_row_id").type)
     return pa.table({field: columns[field] for field in ALL_JOBS.names}, schema=ALL_JOBS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,11 +16,12 @@ from hpcdash.backends.base import Capability
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.places import Place, PlaceFinder, find_gap, rank
-from hpcdash.domain.room import NODE_COLUMNS, queue_nodes, simulate_start
+from hpcdash.domain.room import NODE_COLUMNS, QueueNodes, simulate_start
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import MINUTE
-from hpcdash.errors import CommandTimedOut, HpcdashError
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.everywhere import within
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.checks import estimate_start
@@ -32,8 +34,7 @@ Row = Mapping[str, Any]
 # A dry run costs the controller a tenth of a second, and they are run one after the other.
 MAX_DRY_RUNS = 12
 _DRY_RUNS_AT_ONCE = 2
-# A person may have to enter a second factor meanwhile.
-_CLUSTER_SECONDS = 60.0
+_CLUSTER_SECONDS = 30.0
 _UID = "00000000"
 
 
@@ -83,30 +84,27 @@ async def search_places(
     now = max((one.session.store.clock.now() for one in clusters), default=0.0)
     on_progress(rank(places, now))
     by_name = {cluster.session.name: cluster for cluster in clusters}
-    estimable = [place for place in rank(places, now) if _can_estimate(place, by_name)]
+    estimable = [
+        place
+        for place in rank(places, now)
+        if place.accepts and by_name[place.cluster].session.store.backend.submit.estimates_starts
+    ]
     chosen = _spread(estimable)[:max_dry_runs]
-    turns = {name: asyncio.Semaphore(_DRY_RUNS_AT_ONCE) for name in by_name}
-
-    async def estimate(place: Place) -> Place:
-        cluster = by_name[place.cluster]
-        async with turns[place.cluster]:
-            return await _estimate(shape, cluster, place)
-
     queried = _count_sent(sessions)
-    estimated = await asyncio.gather(*map(estimate, chosen))
+    estimated = await asyncio.gather(
+        *(
+            _estimate_all(shape, cluster, [one for one in chosen if one.cluster == name])
+            for name, cluster in by_name.items()
+        )
+    )
     dry_runs = _count_sent(sessions) - queried
-    places = [*(place for place in places if place not in chosen), *estimated]
+    places = [*(place for place in places if place not in chosen), *chain(*estimated)]
     commands = _count_sent(sessions) - before
     return PlaceAnswer(tuple(rank(places, now)), tuple(clusters), dry_runs, commands)
 
 
 def _count_sent(sessions: Sequence[ClusterSession]) -> int:
     return sum(session.store.budget.sent for session in sessions)
-
-
-def _can_estimate(place: Place, clusters: Mapping[str, ClusterPlaces]) -> bool:
-    submit = clusters[place.cluster].session.store.backend.submit
-    return place.accepts is not False and submit.estimates_starts
 
 
 def _spread(places: Sequence[Place]) -> list[Place]:
@@ -123,13 +121,9 @@ def _spread(places: Sequence[Place]) -> list[Place]:
 async def _fetch_in_time(shape: JobShape, session: ClusterSession) -> ClusterPlaces:
     """Fetch the places on a cluster, which delays the others by _CLUSTER_SECONDS at most."""
     try:
-        async with asyncio.timeout(_CLUSTER_SECONDS):
-            return await _fetch_cluster(shape, session)
-    except TimeoutError:
-        error: HpcdashError = CommandTimedOut(f"no answer within {_CLUSTER_SECONDS:g} s")
-    except HpcdashError as failed:
-        error = failed
-    return ClusterPlaces(session, error=error)
+        return await within(session, _fetch_cluster(shape, session), _CLUSTER_SECONDS)
+    except HpcdashError as error:
+        return ClusterPlaces(session, error=error)
 
 
 async def _fetch_cluster(shape: JobShape, session: ClusterSession) -> ClusterPlaces:
@@ -167,7 +161,7 @@ class _ClusterSearch:
         self._reservations = reservations
         self._now = store.clock.now()
         nodes = store.table(Kind.NODES)
-        self._nodes = [] if nodes is None else nodes.select(NODE_COLUMNS).to_pylist()
+        self._nodes = QueueNodes(() if nodes is None else nodes.select(NODE_COLUMNS).to_pylist())
         self._finder = PlaceFinder(store.name, offers, limits, self._nodes, store.user)
         queues = store.table(Kind.QUEUES)
         rows = [] if queues is None else queues.select(["name", "jobs_pending"]).to_pylist()
@@ -181,9 +175,17 @@ class _ClusterSearch:
             demand = shape.demand_at(queue, self._offers, self._launches)
             if demand is None:
                 continue
-            nodes = queue_nodes(self._nodes, queue.name)
+            nodes = self._nodes.in_queue(queue.name)
             gap = find_gap(self._reservations, nodes, demand, self._now)
-            similar = wait_times(waits, _job_row(demand)) if waits.num_rows else None
+            similar = None
+            if waits.num_rows:
+                job = {
+                    "queue": queue.name,
+                    "nodes": demand.nodes or 1,
+                    "gpus": demand.gpus,
+                    "limit_seconds": demand.limit_seconds,
+                }
+                similar = wait_times(waits, job)
             for place in self._finder.find(demand):
                 found = place
                 if place.accepts:
@@ -222,15 +224,6 @@ class _ClusterSearch:
         )
 
 
-def _job_row(demand: Demand) -> Row:
-    return {
-        "queue": demand.queues[0],
-        "nodes": demand.nodes or 1,
-        "gpus": demand.gpus,
-        "limit_seconds": demand.limit_seconds,
-    }
-
-
 def _sooner(place: Place, demand: Demand) -> str:
     room = place.room
     if room.is_free_now or not room.free or not demand.nodes or room.free >= demand.nodes:
@@ -262,6 +255,20 @@ async def _fetch_rows(store: ClusterStore, table: Capability, notes: list[str]) 
     return rows
 
 
+async def _estimate_all(
+    shape: JobShape, cluster: ClusterPlaces, places: Sequence[Place]
+) -> list[Place]:
+    """Estimate places on a cluster, one first: it shows whether a wrapper submits the script."""
+    turn = asyncio.Semaphore(_DRY_RUNS_AT_ONCE)
+
+    async def estimate(place: Place) -> Place:
+        async with turn:
+            return await _estimate(shape, cluster, place)
+
+    first = [await estimate(place) for place in places[:1]]
+    return [*first, *await asyncio.gather(*map(estimate, places[1:]))]
+
+
 async def _estimate(shape: JobShape, cluster: ClusterPlaces, place: Place) -> Place:
     """Return a place with the scheduler's estimate, or its refusal."""
     session = cluster.session
@@ -278,12 +285,7 @@ async def _estimate(shape: JobShape, cluster: ClusterPlaces, place: Place) -> Pl
             reader = store.backend.scripts.reader()
             options = (*options, *reader.place_options(place.queue, None, place.account, place.qos))
         estimate = await estimate_start(
-            store,
-            script,
-            options,
-            name=shape.name,
-            file=shape.file,
-            gpu_types=cluster.offers.gpu_types,
+            store, script, options, name=shape.name, gpu_types=cluster.offers.gpu_types
         )
     except HpcdashError as error:
         return replace(place, accepts=None, reason=f"no estimate: {error.message}")

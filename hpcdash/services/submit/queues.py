@@ -18,7 +18,8 @@ from hpcdash.backends.queries import ParsedOffers, Query
 from hpcdash.config.queue_defaults import Pool
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.offers import Offers, QueueOffer
-from hpcdash.domain.states import UNLISTED, NodeState, QueueStanding
+from hpcdash.domain.room import NODE_COLUMNS, QueueNodes
+from hpcdash.domain.states import STARTING, UNLISTED, NodeState, QueueStanding
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
@@ -30,17 +31,6 @@ if TYPE_CHECKING:
 
 # Tables are polled each minute while they are shown.
 _FRESH_SECONDS = 90.0
-_NODE_COLUMNS = [
-    "state",
-    "queues",
-    "cpus",
-    "cpus_used",
-    "gpus",
-    "gpus_used",
-    "gpu_type",
-    "memory_bytes",
-]
-_FREE_STATES = frozenset({NodeState.IDLE, NodeState.MIXED})
 _T = TypeVar("_T")
 _Row = Mapping[str, Any]
 
@@ -278,19 +268,15 @@ async def _known(store: ClusterStore) -> Offers:
 def build_offers(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
     """Build the offers of the queues in the tables, and of their nodes, at an epoch second."""
     queues = [] if queue_table is None else queue_table.to_pylist()
-    nodes = [] if node_table is None else node_table.select(_NODE_COLUMNS).to_pylist()
+    nodes = [] if node_table is None else node_table.select(NODE_COLUMNS).to_pylist()
     # PBS does not bind its nodes to queues.
-    is_bound = any(node["queues"] for node in nodes)
-    own: dict[str, list[_Row]] = {}
-    for node in nodes:
-        for name in node["queues"] or ():
-            own.setdefault(name, []).append(node)
+    by_queue = QueueNodes(nodes)
     offers = []
     for row in queues:
-        queue_nodes = own.get(row["name"], []) if is_bound else nodes
+        queue_nodes = by_queue.bound_to(row["name"]) if by_queue.is_bound else nodes
         offers.append(_build_offer(row, queue_nodes, now))
     notes: tuple[str, ...] = ()
-    if nodes and not is_bound and len(queues) > 1:
+    if nodes and not by_queue.is_bound and len(queues) > 1:
         notes = ("a queue's own nodes are unknown: counting all",)
     return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=notes)
 
@@ -299,7 +285,7 @@ def _build_offer(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     totals = {"nodes": len(nodes), "cpus": _total(nodes, "cpus"), "gpus": _total(nodes, "gpus")}
     # The queue's own counts override those of its nodes.
     totals |= {name: row[name] for name in totals if row[name] is not None}
-    free = [node for node in nodes if node["state"] in _FREE_STATES]
+    free = [node for node in nodes if node["state"] in STARTING]
     nodes_idle = row["nodes_idle"]
     if nodes_idle is None:
         nodes_idle = sum(node["state"] == NodeState.IDLE for node in nodes)

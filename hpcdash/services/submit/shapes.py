@@ -37,16 +37,14 @@ SHAPE_OPTIONS = (*SIZE_OPTIONS, "gpu_mem", "needs", "queue", "account", "qos")
 class JobShape(Struct, frozen=True):
     """Job to find a place for: a request, or a batch script with options over its own.
 
-    `file` is the script's path on the login node, '' if it is not there. `gpu_memory_bytes` is that
-    of each GPU, `gpu_formats` its number formats (bf16, fp8): no scheduler knows them. `queue`,
-    `account` and `qos` are the only ones searched; '' for all.
+    `gpu_memory_bytes` is that of each GPU, `gpu_formats` its number formats (bf16, fp8): no
+    scheduler knows them. `queue`, `account` and `qos` are the only ones searched; '' for all.
     """
 
     request: Request | None = None
     script: bytes = b""
     name: str = "hpcdash"
     options: tuple[str, ...] = ()
-    file: str = ""
     gpu_memory_bytes: int | None = None
     gpu_formats: tuple[str, ...] = ()
     queue: str = ""

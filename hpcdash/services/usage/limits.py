@@ -9,7 +9,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from hpcdash.backends.base import Capability, PolicyReason
-from hpcdash.domain.limits import format_limit
+from hpcdash.domain.limits import format_limit, limit_applies
 from hpcdash.domain.schema import LIMITS
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.tables import Kind
@@ -107,23 +107,10 @@ def find_limits(
         in_scope = row["scope"] == reason.scope if reason.scope else row["scope"] != "qos"
         is_per = reason.per in ("", row["per"])
         is_resource = reason.resource in ("", row["resource"])
-        if in_scope and is_per and is_resource and _applies_to(row, job):
+        if in_scope and is_per and is_resource and limit_applies(row, job):
             found.append(row)
     used_up = [row for row in found if row["free"] == 0]
     return used_up or sorted(found, key=lambda row: (row["free"] is None, row["free"] or 0))
-
-
-def _applies_to(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    match row["scope"]:
-        case "qos":
-            queues = row["queues"]
-            is_named = row["name"] == job["qos"] if queues is None else job["queue"] in queues
-            return bool(is_named) and row["subject"] in (None, job["user"], job["account"])
-        case "queue":
-            return row["queues"] is None or job["queue"] in row["queues"]
-        case "association":
-            return bool(str(row["name"]).partition("/")[0] == job["account"])
-    return True
 
 
 def policy_lines(

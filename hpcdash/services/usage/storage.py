@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import Query
 from hpcdash.config.watch_settings import StorageRule
 from hpcdash.domain.schema import STORAGE
 from hpcdash.domain.tables import Kind
@@ -15,10 +15,13 @@ from hpcdash.domain.text import decode
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.disks import DiskUsage
 from hpcdash.services.watch.facts import DiskQuery, FactsRequest, facts_query
+from hpcdash.services.watch.rules.places import lies_in
 
-# A login node is asked for no more at once.
+# The most paths of one query.
 MAX_PATHS = 40
-_HOME_SECONDS = 10.0
+_HOME = Query(
+    ("sh", "-c", 'printf %s "$HOME"'), lambda answer: decode(answer.stdout).strip(), 10.0, ("sh",)
+)
 
 
 async def fetch_storage(
@@ -27,7 +30,8 @@ async def fetch_storage(
     """Fetch rows of domain.schema.STORAGE, one for each file system or quota.
 
     Without `paths` they are the user's home, the folder of launches, the working directories of
-    pending and running jobs, and the paths of `rules`. Raises the errors of an unreachable cluster.
+    pending and running jobs, and the paths of `rules` for the cluster. Raises the errors of an
+    unreachable cluster.
     """
     store = session.store
     probe = await store.open()
@@ -37,7 +41,7 @@ async def fetch_storage(
     if paths:
         known = {path: DiskQuery(path) for path in paths}
     else:
-        home = await store.run_query(_home_query())
+        home = await store.run_query(_HOME)
         mine = store.table(Kind.MINE)
         if mine is None:
             mine = (await store.fetch(Kind.MINE)).table
@@ -47,6 +51,8 @@ async def fetch_storage(
             if path.startswith("/"):
                 known.setdefault(path, DiskQuery(path))
         for rule in rules:
+            if not rule.selector.is_on(session.name):
+                continue
             known[rule.path] = DiskQuery(rule.path, rule.quota, rule.quota_of)
             named.add(rule.path)
     queries = tuple(known.values())[:MAX_PATHS]
@@ -60,7 +66,7 @@ async def fetch_storage(
             if query.path not in named and query.path != home:
                 # A job's folder may be gone, and no launch be made yet.
                 continue
-            is_silent = any(query.path.startswith(path) for path in facts.silent)
+            is_silent = lies_in(query.path, facts.silent)
             problem = "it does not respond" if is_silent else "no such folder, or no permission"
             rows.append({"path": query.path, "problem": problem})
             continue
@@ -86,10 +92,3 @@ def _storage_row(path: str, usage: DiskUsage) -> dict[str, Any]:
         "limit_inodes": usage.inodes_limit,
         "source": usage.source,
     }
-
-
-def _home_query() -> Query[str]:
-    def parse(answer: Answer) -> str:
-        return decode(answer.stdout).strip()
-
-    return Query(("sh", "-c", 'printf %s "$HOME"'), parse, _HOME_SECONDS, ("sh",))

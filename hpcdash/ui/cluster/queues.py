@@ -12,7 +12,7 @@ from textual.content import Content
 
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.places import Place
-from hpcdash.domain.room import NODE_COLUMNS, bound_nodes, count_gpu_types, count_usable
+from hpcdash.domain.room import NODE_COLUMNS, QueueNodes, count_gpu_types, count_usable
 from hpcdash.domain.schema import COUNT, TEXT
 from hpcdash.domain.states import REFUSING, WAITING
 from hpcdash.domain.tables import QUEUES, Kind
@@ -66,6 +66,8 @@ class QueuesView(TableView):
     SPEC = QUEUES
     # Best answer of each queue to any job of the user; None: not fetched yet.
     _access: Mapping[str, Place] | None = None
+    # A table of nodes, and its rows by queue.
+    _node_rows: tuple[pa.Table | None, QueueNodes] = (None, QueueNodes())
 
     @property
     def schema(self) -> pa.Schema:
@@ -95,17 +97,23 @@ class QueuesView(TableView):
         if changed.kind is Kind.NODES:
             self.reload()
 
+    def _read_nodes(self) -> QueueNodes:
+        """Return the nodes by queue; thousands of rows are read once for each poll."""
+        table = self.session.store.table(Kind.NODES)
+        if table is not None and table is not self._node_rows[0]:
+            self._node_rows = (table, QueueNodes(table.select(NODE_COLUMNS).to_pylist()))
+        return self._node_rows[1]
+
     def source(self) -> pa.Table | None:
         table = super().source()
-        nodes = self.session.store.table(Kind.NODES)
         if table is None:
             return None
         rows = table.to_pylist()
-        # PBS binds no nodes to queues.
-        node_rows = [] if nodes is None else nodes.select(NODE_COLUMNS).to_pylist()
+        nodes = self._read_nodes()
         access = self._access or {}
         for row in rows:
-            if bound := bound_nodes(node_rows, row["name"]):
+            # PBS binds no nodes to queues.
+            if bound := nodes.bound_to(row["name"]):
                 row["_usable"] = count_usable(bound, "gpus" if row["gpus"] else "cpus")
             if (place := access.get(row["name"])) is not None:
                 row["_refusal"] = place.reason if place.accepts is False else None
@@ -151,10 +159,7 @@ class QueuesView(TableView):
 
     def _model_lines(self, queue: str) -> list[Content]:
         """Return the free GPUs of a queue by model."""
-        nodes = self.session.store.table(Kind.NODES)
-        if nodes is None:
-            return []
-        counts = count_gpu_types(bound_nodes(nodes.select(NODE_COLUMNS).to_pylist(), queue))
+        counts = count_gpu_types(self._read_nodes().bound_to(queue))
         lines = [
             Content(visible(f"{free:>4} of {total} {name} free"))
             for name, (free, total) in sorted(counts.items())

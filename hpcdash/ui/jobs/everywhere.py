@@ -41,6 +41,8 @@ class AllJobsView(TableView):
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         super().__init__(session, **rest)
         self._stops: list[Callable[[], None]] = []
+        # The clusters' tables, and the one that they are joined to.
+        self._joined: tuple[list[tuple[str, pa.Table]], pa.Table | None] = ([], None)
 
     @property
     def sessions(self) -> Sequence[ClusterSession]:
@@ -85,7 +87,14 @@ class AllJobsView(TableView):
     def source(self) -> pa.Table | None:
         tables = [(one.name, one.store.table(Kind.MINE)) for one in self.sessions]
         known = [(name, table) for name, table in tables if table is not None]
-        return join_jobs(known) if known else None
+        before = self._joined[0]
+        is_same = len(known) == len(before) and all(
+            table is earlier for (_, table), (_, earlier) in zip(known, before, strict=True)
+        )
+        # A filter is typed letter by letter, over the same tables.
+        if not is_same:
+            self._joined = (known, join_jobs(known))
+        return self._joined[1]
 
     def reload(self) -> None:
         super().reload()
