@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual import events
 from textual.app import SuspendNotSupported
-from textual.notifications import Notify
+from textual.notifications import Notify, SeverityLevel
 from textual.screen import Screen
 
 from hpcdash.config.problems import ConfigProblems
@@ -174,7 +174,7 @@ class HpcdashApp(DashboardApp):
         finally:
             self.is_outside = False
         if error:
-            self.notify(error, severity="warning", markup=False)
+            self.notify(error, severity="warning")
 
     # -- changes of the configuration
 
@@ -191,7 +191,7 @@ class HpcdashApp(DashboardApp):
                 more = len(error.problems) - 1
                 lines[1:] = [f"… and {more} more: `hpcdash config check` shows them."]
             text = visible_text("\n".join([*lines, _SETTINGS_STAY]))
-            self.notify(text, severity="error", timeout=_CONFIG_ERROR_SECONDS, markup=False)
+            self.notify(text, severity="error", timeout=_CONFIG_ERROR_SECONDS)
             return
         if settings is not None:
             self._remove_config_errors()
@@ -230,7 +230,7 @@ class HpcdashApp(DashboardApp):
         text = "configuration reloaded"
         if waiting:
             text += f"; restart hpcdash for {', '.join(waiting)}"
-        self.notify(text, severity="warning" if waiting else "information", timeout=8, markup=False)
+        self.notify(text, severity="warning" if waiting else "information", timeout=8)
 
     async def lend_terminal(
         self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
@@ -271,6 +271,18 @@ class HpcdashApp(DashboardApp):
         if self._driver is not None and os.environ.get("TMUX"):
             encoded = base64.b64encode(self.clipboard.encode()).decode()
             self._driver.write(through_tmux(f"\x1b]52;c;{encoded}\a"))
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a notification; it is never read as markup, as it may quote a job's name."""
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
     def notify_desktop(self, text: str) -> None:
         if self._driver is not None and not self.app_focus and self._desktop != "none":

@@ -8,7 +8,6 @@ from itertools import islice
 
 from rich.text import Text
 from textual import events
-from textual.widgets import Static
 
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain.schema import SCHEMAS
@@ -20,6 +19,7 @@ from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS, ViewSpec
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import PlainStatic
 
 # In a filter: quoted text, or the name of a saved filter as a separate word.
 _SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
@@ -39,7 +39,7 @@ _FILTER_EXAMPLES = (
 _COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
 
 
-class CandidateList(Static):
+class CandidateList(PlainStatic):
     """List of completions with their meanings; tab takes the first, a click any.
 
     A click calls `take` with the completion.
@@ -50,7 +50,7 @@ class CandidateList(Static):
     """
 
     def __init__(self, take: Callable[[str], None]) -> None:
-        super().__init__("", markup=False)
+        super().__init__()
         self._take = take
         self._texts: list[str] = []
 

@@ -14,14 +14,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.strip import Strip
-from textual.widgets import Button, Input, OptionList, SelectionList, Static
+from textual.widgets import Button, Input, OptionList, SelectionList
 from textual.widgets.option_list import Option
 from textual.widgets.selection_list import Selection
 
 from hpcdash.domain.text import cell_width, clip_path, visible
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 from hpcdash.ui.widgets.cells import signs
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 
 T = TypeVar("T")
 _VALUE_CELLS = 32
@@ -100,9 +100,9 @@ class Dialog(ModalScreen[T]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame dangerous" if self.is_dangerous else "frame"):
-            yield Static(visible(self.heading), classes="title", markup=False)
+            yield PlainStatic(visible(self.heading), classes="title")
             yield from self.compose_body()
-            yield Static(self.format_keys(), classes="aside", id="keys", markup=False)
+            yield PlainStatic(self.format_keys(), classes="aside", id="keys")
 
     def compose_body(self) -> ComposeResult:
         raise NotImplementedError
@@ -150,9 +150,9 @@ class PromptDialog(Dialog[list[str] | None]):
     def compose_body(self) -> ComposeResult:
         if message := "\n".join(visible(line) for line in self._own_message()):
             with VerticalScroll(classes="scrolls", can_focus=False):
-                yield Static(message, classes="words", markup=False)
+                yield PlainStatic(message, classes="words")
         for field in self.prompt.fields:
-            yield Static(visible(field.label.strip()), classes="words", markup=False)
+            yield PlainStatic(visible(field.label.strip()), classes="words")
             yield TextInput(password=field.secret)
 
     def format_keys(self) -> str:
@@ -195,13 +195,12 @@ class HostKeyDialog(Dialog[bool]):
 
     def compose_body(self) -> ComposeResult:
         requested = self.question
-        yield Static(
+        yield PlainStatic(
             f"Its {visible(requested.algorithm)} key has the fingerprint\n\n  "
             f"{visible(requested.fingerprint)}\n\n"
             "Compare it with what your site publishes. Trust it, and remember it in\n"
             f"{visible(requested.known_hosts_path)}?",
             classes="words",
-            markup=False,
         )
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
@@ -295,7 +294,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
     def action_take(self) -> None:
         marked = set(self.query_one(SelectionList).selected)
         if len(marked) > self._most:
-            self.query_one("#keys", Static).update(
+            self.query_one("#keys", PlainStatic).update(
                 f"no more than {self._most} at once; space clears one"
             )
             return
@@ -386,7 +385,7 @@ class TextDialog(Dialog[None]):
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls"):
-            yield Static(self.text, classes="words", markup=False)
+            yield PlainStatic(self.text, classes="words")
 
     def format_keys(self) -> str:
         return "↑ ↓ scroll · esc close"

@@ -351,7 +351,6 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                 text + where,
                 severity="warning" if is_bad else "information",
                 timeout=_BAD_NEWS_SECONDS if is_bad else _NEWS_SECONDS,
-                markup=False,
             )
 
     def _tick(self) -> None:
@@ -488,7 +487,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             if event.key not in action.key.split(","):
                 continue
             if text := self.offered.why_not(self.session, self.view_name, action):
-                self.notify(text, severity="warning", timeout=3, markup=False)
+                self.notify(text, severity="warning", timeout=3)
                 return
 
     async def act(self, name: str) -> None:
@@ -502,7 +501,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return
         if action.line:
             if error := await self.command_line.run(action.line):
-                self.notify(f":{action.line}: {error}", severity="warning", markup=False)
+                self.notify(f":{action.line}: {error}", severity="warning")
             return
         if action.opens:
             await self.go(action.opens)

@@ -121,9 +121,9 @@ def store(screen: DashboardScreen, write: Callable[[], None], message: str) -> N
         try:
             await asyncio.to_thread(write)
         except StateUnusable as error:
-            screen.notify(f"not kept: {error.message}", severity="error", timeout=8, markup=False)
+            screen.notify(f"not kept: {error.message}", severity="error", timeout=8)
             return
-        screen.notify(message, timeout=2, markup=False)
+        screen.notify(message, timeout=2)
         view.notes_changed()
 
     start_worker(screen, run, group="notes")

@@ -105,7 +105,7 @@ class ScreenActions:
         names = app.theme_names
         position = names.index(app.theme) if app.theme in names else -1
         app.theme = names[(position + 1) % len(names)]
-        self.screen.notify(f"theme {app.theme}", timeout=2, markup=False)
+        self.screen.notify(f"theme {app.theme}", timeout=2)
 
     def do_themes(self) -> None:
         """Choose a theme; the screen shows the one under the cursor."""
@@ -120,7 +120,7 @@ class ScreenActions:
     def do_refresh(self) -> None:
         store = self.screen.session.store
         if store.connection_error is not None:
-            self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)
+            self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3)
         self.screen.session.poller.poll_now(with_passing=True)
 
     # -- prompts and notifications

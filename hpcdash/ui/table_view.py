@@ -479,7 +479,7 @@ class TableView(View):
 
     def _apply(self, text: str) -> None:
         if error := self.try_filter(text):
-            self.notify(f"{text}: {error.message}", severity="warning", markup=False)
+            self.notify(f"{text}: {error.message}", severity="warning")
 
     def do_open(self) -> None:
         self.rows.action_open_row()
@@ -499,7 +499,7 @@ class TableView(View):
     def do_copy(self) -> bool | None:
         if (row_id := self.rows.cursor_id) is not None:
             self.app.copy_to_clipboard(row_id)
-            self.notify(f"copied {row_id}", markup=False)
+            self.notify(f"copied {row_id}")
         return None
 
     def help_moving(self) -> Sequence[tuple[str, str]]:

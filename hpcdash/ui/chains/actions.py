@@ -54,7 +54,7 @@ class ChainActions:
             return
         if end.has_ended:
             text = f"{end.job_id} has finished: no job can depend on it. R resubmits it"
-            self.screen.notify(visible(text), severity="warning", timeout=6, markup=False)
+            self.screen.notify(visible(text), severity="warning", timeout=6)
             return
         session = self.screen.session
 
@@ -94,7 +94,7 @@ class ChainActions:
             first = await plan(())
         except HpcdashError as error:
             self.screen.notify(
-                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
+                f"not submitted: {format_error(error)}", severity="error", timeout=15
             )
             return
         finally:
@@ -122,7 +122,6 @@ class ChainActions:
             visible(text),
             severity="information" if is_complete else "error",
             timeout=12,
-            markup=False,
         )
         session.poller.poll_now()
         if view.is_live:
@@ -155,7 +154,7 @@ class ChainActions:
             before = await fetch_stubbed(session.store, job_id)
         except HpcdashError as error:
             text = join_sentences(error.message, error.next_step)
-            self.screen.notify(visible(text), severity="warning", timeout=12, markup=False)
+            self.screen.notify(visible(text), severity="warning", timeout=12)
             return
         file = _write_copy(before.content, before.path)
         open_outside("editor", file)
@@ -178,9 +177,7 @@ class ChainActions:
             with contextlib.suppress(OSError):
                 file.unlink()
         severity: Literal["information", "error"] = "information" if is_done else "error"
-        self.screen.notify(
-            visible(text), severity=severity, timeout=8 if is_done else 20, markup=False
-        )
+        self.screen.notify(visible(text), severity=severity, timeout=8 if is_done else 20)
 
 
 def _write_copy(content: bytes, path: str) -> Path:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain import chains
 from hpcdash.domain.chains import JobChain, Unit, living_targets
@@ -33,6 +32,7 @@ from hpcdash.ui.view import FRAMED_LINES, Targets
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.widgets.table_rows import Column
 from hpcdash.ui.workers import call_after
 
@@ -90,7 +90,7 @@ class ChainView(ReadTableView):
     IDENTITY = "_row_id"
     DEFAULT_CSS = """
     ChainView > #about { height: auto; }
-    ChainView > #about > Static { width: 1fr; height: auto; padding: 0 1; }
+    ChainView > #about > PlainStatic { width: 1fr; height: auto; padding: 0 1; }
     ChainView > #about > .notes { color: $text-muted; }
     """
 
@@ -107,8 +107,8 @@ class ChainView(ReadTableView):
     def compose(self) -> ComposeResult:
         with Vertical(id="about") as about:
             about.border_title = Content(f"Chain of {visible(self.job_id)}")
-            yield Static("loading …", classes="picture", markup=False)
-            yield Static("", classes="notes", markup=False)
+            yield PlainStatic("loading …", classes="picture")
+            yield PlainStatic(classes="notes")
         yield from super().compose()
 
     # -- rows
@@ -210,8 +210,8 @@ class ChainView(ReadTableView):
         if not self.is_live:
             return
         chain = self.chain
-        head = self.query_one(".picture", Static)
-        notes = self.query_one(".notes", Static)
+        head = self.query_one(".picture", PlainStatic)
+        notes = self.query_one(".notes", PlainStatic)
         if chain is None:
             if self._error is not None:
                 head.update("no chain to show; ! shows the error")

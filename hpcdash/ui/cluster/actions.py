@@ -54,9 +54,7 @@ class ClusterActions:
             for selection in selections:
                 jobs += await plan_checks(selection, (), session.launches)
         except HpcdashError as error:
-            self.screen.notify(
-                f"not checked: {format_error(error)}", severity="error", timeout=15, markup=False
-            )
+            self.screen.notify(f"not checked: {format_error(error)}", severity="error", timeout=15)
             return
         finally:
             self._is_preparing = False

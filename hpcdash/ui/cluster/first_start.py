@@ -15,7 +15,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from hpcdash.config.destination import parse_ssh_destination
@@ -28,7 +28,7 @@ from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 from hpcdash.ui.widgets.cells import signs
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
@@ -174,7 +174,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         self.fixed_lines += 4 + len(self._why)
 
     def compose_body(self) -> ComposeResult:
-        yield Static("\n".join(self._why), classes="words", markup=False)
+        yield PlainStatic("\n".join(self._why), classes="words")
         yield TextInput(
             self._typed,
             placeholder="[user@]host[:port] of a login node, or part of a name below",
@@ -228,7 +228,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
             listed.add_option(Option(line))
         listed.highlighted = 0 if self._choices else None
         keys = self.format_keys() if self._choices else f"{problem} · esc quit"
-        self.query_one("#keys", Static).update(keys)
+        self.query_one("#keys", PlainStatic).update(keys)
 
     def action_step(self, lines: int) -> None:
         listed = self.query_one(OptionList)
@@ -268,7 +268,7 @@ class TrialDialog(Dialog[bool]):
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls"):
-            yield Static(id="found", classes="words", markup=False)
+            yield PlainStatic(id="found", classes="words")
 
     def format_keys(self) -> str:
         if self._works is None:
@@ -317,8 +317,8 @@ class TrialDialog(Dialog[bool]):
             for line in health.text.splitlines()[-_MAX_OUTPUT_LINES:] if not self._checks else []:
                 found.add_row("", "", Text(visible(line)))
             found.add_row(Text(signs().ellipsis), "", Text(f"{visible(doing)}, {seconds:.0f} s"))
-        self.query_one("#found", Static).update(found)
-        self.query_one("#keys", Static).update(self.format_keys())
+        self.query_one("#found", PlainStatic).update(found)
+        self.query_one("#keys", PlainStatic).update(self.format_keys())
 
     def action_go_on(self) -> None:
         if self._works:

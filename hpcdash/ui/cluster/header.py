@@ -7,7 +7,6 @@ from operator import is_
 from typing import TYPE_CHECKING, cast
 
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.tables import Kind
@@ -17,6 +16,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.cluster.summary import QueueUse, own_fair_shares, own_jobs, queue_uses
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
+from hpcdash.ui.widgets.lines import PlainStatic
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
@@ -29,7 +29,7 @@ _BAR_CELLS = 10
 _NAME_CELLS = 16
 
 
-class ClusterHeader(Static):
+class ClusterHeader(PlainStatic):
     """Gauges of the queues, first those with the user's jobs; on the right the user's jobs."""
 
     DEFAULT_CSS = """
@@ -37,7 +37,7 @@ class ClusterHeader(Static):
     """
 
     def __init__(self) -> None:
-        super().__init__("", markup=False)
+        super().__init__()
         self._shown = ""
         # Each key calls `show`: equal tables are not drawn again.
         self._tables: tuple[object, ...] = ()

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
@@ -22,6 +21,7 @@ from hpcdash.services.jobs.page import activity_entries
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.view import FRAMED_LINES
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 
@@ -42,7 +42,7 @@ class NodeView(JobsView):
         return frozenset({Kind.NODES, Kind.EVERYONE})
 
     def compose(self) -> ComposeResult:
-        about = Static("", id="about", markup=False)
+        about = PlainStatic(id="about")
         about.border_title = Content(f"Node {visible(self.node_name)}")
         yield about
         yield from super().compose()
@@ -76,7 +76,7 @@ class NodeView(JobsView):
 
     def reload(self) -> None:
         if self.is_live:
-            self.query_one("#about", Static).update(self._about())
+            self.query_one("#about", PlainStatic).update(self._about())
         super().reload()
 
     def _about(self) -> Text:

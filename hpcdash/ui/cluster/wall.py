@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.job_ids import parse_array_id
 from hpcdash.domain.tables import Kind
@@ -27,6 +26,7 @@ from hpcdash.services.cluster.occupancy import (
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.ui.themes import JOB_STYLES
 from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def letter_style(letter: str) -> str:
     return JOB_STYLES[ascii_letters.index(letter) % len(JOB_STYLES)] if letter else ""
 
 
-class SlotWall(Static):
+class SlotWall(PlainStatic):
     """Title and cells of a cluster's slots, over the table of jobs or nodes."""
 
     DEFAULT_CSS = """
@@ -96,7 +96,7 @@ class SlotWall(Static):
     """
 
     def __init__(self) -> None:
-        super().__init__("", markup=False)
+        super().__init__()
         self._store: ClusterStore | None = None
         self._tables: tuple[object, ...] = ()
         # The newest occupancy, and the drawn one.

@@ -80,6 +80,6 @@ class InsideActions:
             elif row is not None and row["state"] not in ACTIVE:
                 text = f"job {job_id} is not running ({row['state']})"
         if text:
-            self.screen.notify(visible(text), severity="warning", timeout=4, markup=False)
+            self.screen.notify(visible(text), severity="warning", timeout=4)
             return None
         return job_id

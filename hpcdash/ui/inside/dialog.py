@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from hpcdash.backends.inside import InsideCommand
@@ -19,7 +19,7 @@ from hpcdash.errors import UsageError
 from hpcdash.services.inside.leftovers import Leftover
 from hpcdash.services.inside.ready import ReadyCommand, read_command
 from hpcdash.ui.dialogs import AnswerButton, Dialog
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 
 _NAME_CELLS = 40
 
@@ -54,7 +54,7 @@ class ExecDialog(Dialog[None]):
 
     def compose_body(self) -> ComposeResult:
         yield TextInput(placeholder="command and arguments (no shell)", select_on_focus=False)
-        yield Static("", classes="warned", id="complaint", markup=False)
+        yield PlainStatic(classes="warned", id="complaint")
         rows = [(line, "recent") for line in self._recent]
         rows += [(one.name, one.text) for one in self._ready]
         names = [clip(visible(name), _NAME_CELLS) for name, _ in rows]
@@ -114,7 +114,7 @@ class ExecDialog(Dialog[None]):
         try:
             command = read_command(line)
         except UsageError as error:
-            self.query_one("#complaint", Static).update(Text(visible(error.message)))
+            self.query_one("#complaint", PlainStatic).update(Text(visible(error.message)))
             return
         self.dismiss()
         self._run(command, line.strip())
@@ -138,7 +138,7 @@ class EndLeftoversDialog(Dialog[bool]):
             for one in self._found:
                 pid = one.process.partition("/")[0]
                 text = visible(f"{one.node} {pid}, of job {one.job}: {one.command}")
-                yield Static(Text(text, no_wrap=True, overflow="ellipsis"), markup=False)
+                yield PlainStatic(Text(text, no_wrap=True, overflow="ellipsis"))
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton("Yes, kill them (y)", id="yes")

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.suggester import SuggestFromList
-from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets import Button, Input, OptionList
 from textual.widgets.option_list import Option
 
 from hpcdash.backends.actions import Outcome
@@ -26,7 +26,7 @@ from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.state.notes import LONGEST_NOTE
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.widgets.cells import signs
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 
 _HINTS = {
     "time": "2h, 1-12:00:00",
@@ -110,9 +110,9 @@ class ConfirmDialog(Dialog[None]):
             keys = "y/enter confirm · n/esc go back"
         else:
             keys = "y confirm · n/esc/enter go back"
-        self.query_one("#keys", Static).update(f"{keys} · tab switch · j/k scroll")
+        self.query_one("#keys", PlainStatic).update(f"{keys} · tab switch · j/k scroll")
 
-    def _parts(self) -> list[Static]:
+    def _parts(self) -> list[PlainStatic]:
         question = self.question
         plan = self.plan
         counts = []
@@ -187,7 +187,7 @@ class ResultsDialog(Dialog[None]):
         with VerticalScroll(classes="scrolls"):
             if self.report.journal_problem:
                 yield _line(f"! {visible(self.report.journal_problem)}", "warned")
-            yield Static(result_lines(self.report.outcomes), classes="words", markup=False)
+            yield PlainStatic(result_lines(self.report.outcomes), classes="words")
 
     def format_keys(self) -> str:
         return "esc close · J journal"
@@ -281,7 +281,7 @@ class AlterDialog(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         for field in self.fields:
             with Horizontal(classes="field"):
-                yield Static(action_text.CHANGED[field.name], classes="name", markup=False)
+                yield PlainStatic(action_text.CHANGED[field.name], classes="name")
                 yield TextInput(
                     visible(field.proposed or field.present),
                     placeholder="unchanged",
@@ -292,11 +292,11 @@ class AlterDialog(Dialog[None]):
                     select_on_focus=False,
                 )
                 hint = ", ".join(filter(None, (_HINTS.get(field.name, ""), field.more_ways)))
-                yield Static(hint, classes="hint", markup=False)
-            yield Static("", classes="warned complaint", id=f"{field.name}-complaint", markup=False)
-        yield Static("", classes="warned", id="complaint", markup=False)
+                yield PlainStatic(hint, classes="hint")
+            yield PlainStatic(classes="warned complaint", id=f"{field.name}-complaint")
+        yield PlainStatic(classes="warned", id="complaint")
         for at, text in enumerate(self.asides):
-            yield Static(visible(text), classes="words" if at else "label", markup=False)
+            yield PlainStatic(visible(text), classes="words" if at else "label")
 
     def format_keys(self) -> str:
         return "tab next field · enter continue · esc cancel"
@@ -337,7 +337,7 @@ class AlterDialog(Dialog[None]):
                 self._complain("complaint", action_text.format_error(error))
 
     def _complain(self, name: str, text: str) -> None:
-        line = self.query_one(f"#{name}", Static)
+        line = self.query_one(f"#{name}", PlainStatic)
         line.update(f"! {text}" if text else "")
         line.display = bool(text)
 
@@ -383,7 +383,7 @@ class SignalDialog(Dialog[None]):
     SignalDialog > .frame { overflow-y: auto; }
     SignalDialog OptionList, SignalDialog OptionList:focus { height: auto; background: $surface; background-tint: 0%; }
     SignalDialog .field { height: 1; margin-bottom: 1; }
-    SignalDialog .field Static { width: 15; }
+    SignalDialog .field PlainStatic { width: 15; }
     SignalDialog Input { width: 24; background: $panel; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -408,15 +408,15 @@ class SignalDialog(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         yield _SignalList(tuple(action_text.SIGNALS.items()), id="signals")
         with Horizontal(classes="field"):
-            yield Static("other signal", markup=False)
+            yield PlainStatic("other signal")
             yield TextInput(placeholder="name or number", compact=True, max_length=20)
         if len(self._recipients) > 1:
             yield _SignalList(tuple(self._recipients.values()), id="recipients")
         else:
-            yield Static(f"to {': '.join(action_text.ALL_OF_A_JOB)}", classes="words", markup=False)
-        yield Static("", classes="warned", id="complaint", markup=False)
+            yield PlainStatic(f"to {': '.join(action_text.ALL_OF_A_JOB)}", classes="words")
+        yield PlainStatic(classes="warned", id="complaint")
         for text in self.asides:
-            yield Static(visible(text), classes="words", markup=False)
+            yield PlainStatic(visible(text), classes="words")
 
     def format_keys(self) -> str:
         next_field = "recipient" if len(self._recipients) > 1 else "other signal"
@@ -439,7 +439,7 @@ class SignalDialog(Dialog[None]):
         recipient = next(iter(self._recipients))
         for recipients in self.query("#recipients").results(_SignalList):
             recipient = list(self._recipients)[recipients.highlighted or 0]
-        complaint = self.query_one("#complaint", Static)
+        complaint = self.query_one("#complaint", PlainStatic)
         complaint.display = False
         try:
             self.proceed(self, signal, recipient)
@@ -448,8 +448,8 @@ class SignalDialog(Dialog[None]):
             complaint.display = True
 
 
-def _line(text: str, classes: str = "words") -> Static:
-    return Static(text, classes=classes, markup=False)
+def _line(text: str, classes: str = "words") -> PlainStatic:
+    return PlainStatic(text, classes=classes)
 
 
 def _commands(plan: Plan) -> list[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.text import visible
@@ -23,7 +22,7 @@ from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, Question, ResultsDialo
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.command_bar import CommandBar
-from hpcdash.ui.widgets.lines import Hint
+from hpcdash.ui.widgets.lines import Hint, PlainStatic
 from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Underway(Struct):
         return f"{self.title}: {len(self.reported_ids)} of {self.jobs} …  {seconds} s{message}"
 
 
-class UnderwayLine(Static):
+class UnderwayLine(PlainStatic):
     """Progress of a plan while it runs."""
 
     DEFAULT_CSS = """
@@ -67,7 +66,7 @@ class UnderwayLine(Static):
     """
 
     def __init__(self, underway: Underway) -> None:
-        super().__init__(str(underway), markup=False)
+        super().__init__(str(underway))
         self._underway = underway
 
     def on_mount(self) -> None:
@@ -133,7 +132,7 @@ class ActionRunner:
         for other in self._underway:
             if other.cluster == session.name and not other.numbers.isdisjoint(numbers):
                 text = f"the {other.title} is still running"
-                self.screen.notify(text, severity="warning", markup=False)
+                self.screen.notify(text, severity="warning")
                 return None
         dialog = ConfirmDialog(
             replace(question, notes=(*question.notes, *self._format_age(session))),
@@ -224,7 +223,7 @@ class ActionRunner:
         was_lost = any(outcome.done is None for outcome in report.outcomes)
 
         def on_progress(text: str) -> None:
-            self.screen.notify(visible(text), severity="warning", timeout=20, markup=False)
+            self.screen.notify(visible(text), severity="warning", timeout=20)
 
         result = await session.launches.settle(planned, report, on_progress)
         if was_lost:
@@ -250,15 +249,15 @@ class ActionRunner:
         cluster = visible(session.store.title)
         if outcomes <= {True}:
             text = f"{action_text.format_done(report)} on {cluster}"
-            screen.notify(text, timeout=_DONE_SECONDS, markup=False)
+            screen.notify(text, timeout=_DONE_SECONDS)
             if report.journal_problem:
-                screen.notify(visible(report.journal_problem), severity="warning", markup=False)
+                screen.notify(visible(report.journal_problem), severity="warning")
         elif screen.app.screen is screen and not screen.query_one(CommandBar).is_open:
             screen.app.push_screen(ResultsDialog(report, session.store.title))
         else:
             counts = action_text.outcome_counts(report.outcomes)
             text = f"{verb} on {cluster}: {counts}; J shows the output"
-            screen.notify(text, severity="error", timeout=15, markup=False)
+            screen.notify(text, severity="error", timeout=15)
 
 
 def _numbers(job_ids: Iterable[str]) -> frozenset[str]:

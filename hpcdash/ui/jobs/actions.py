@@ -113,7 +113,6 @@ class JobActions:
             self.screen.notify(
                 f"job {visible(str(job_id))} is not an array; l shows its log",
                 severity="warning",
-                markup=False,
             )
         else:
             await self.screen.push_for_job("triage")
@@ -138,7 +137,7 @@ class JobActions:
         try:
             choice = await rows_to_submit(view, session.store)
             if isinstance(choice, str):
-                self.screen.notify(choice, severity="warning", markup=False)
+                self.screen.notify(choice, severity="warning")
                 return
             self.screen.notify("reading its script and options …", timeout=2)
             limits = await self._prompt_limits(choice, view, session)
@@ -175,11 +174,11 @@ class JobActions:
             view.rows.clear_marks()
         severity: Literal["information", "error"] = "information" if is_whole else "error"
         text = visible(format_parts(outcomes, count))
-        self.screen.notify(text, severity=severity, timeout=12, markup=False)
+        self.screen.notify(text, severity=severity, timeout=12)
 
     def _notify_unsubmitted(self, error: HpcdashError) -> None:
         text = f"not submitted: {format_error(error)}"
-        self.screen.notify(text, severity="error", timeout=15, markup=False)
+        self.screen.notify(text, severity="error", timeout=15)
 
     async def _prompt_limits(
         self, choice: AgainChoice, view: View, session: ClusterSession
@@ -254,7 +253,7 @@ class JobActions:
             except HpcdashError as error:
                 text = format_error(error)
             if text:
-                self.screen.notify(text, severity="warning", timeout=12, markup=False)
+                self.screen.notify(text, severity="warning", timeout=12)
             session.poller.poll_now()
 
         start_worker(self.screen, run, group="shell", exclusive=True)
@@ -330,9 +329,7 @@ class JobActions:
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
             if refused := await fetch_refusal(session.store, choice.rows):
-                self.screen.notify(
-                    f"{refused}; R resubmits it", severity="warning", timeout=15, markup=False
-                )
+                self.screen.notify(f"{refused}; R resubmits it", severity="warning", timeout=15)
                 return
             facts = await requeue_facts(
                 session.store, session.actions.journal.path.parent, choice.rows
@@ -341,7 +338,7 @@ class JobActions:
                 self.screen.notify("checking the kill switch …", timeout=2)
             warnings = await fetch_switch_warnings(session.store, facts)
         except UsageError as error:
-            self.screen.notify(format_error(error), severity="error", markup=False)
+            self.screen.notify(format_error(error), severity="error")
             return
         finally:
             self._is_preparing = False
@@ -459,7 +456,7 @@ class JobActions:
             try:
                 plan = session.actions.plan(request, choice.rows)
             except UsageError as error:
-                self.screen.notify(format_error(error), severity="error", markup=False)
+                self.screen.notify(format_error(error), severity="error")
             else:
                 questions.append((Question(plan, notes), session))
         if len(questions) == 1 and questions[0][1] is self.screen.session:
@@ -497,7 +494,7 @@ class JobActions:
         text = f"nothing to {verb}: {reasons or 'unknown job'}"
         if marked := self.screen.view.marks():
             text = f"{marked} marked; {text}; {self.screen.key_label('unmark')} clears the marks"
-        self.screen.notify(text, severity="warning", markup=False)
+        self.screen.notify(text, severity="warning")
         return None
 
 

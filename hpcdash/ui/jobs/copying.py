@@ -63,7 +63,7 @@ def copy(screen: DashboardScreen, text: str) -> None:
     # A pasted line end would be an enter.
     safe = visible(text)
     screen.app.copy_to_clipboard(safe)
-    screen.notify(f"copied {clip(safe, _SHOWN_CELLS)}", markup=False)
+    screen.notify(f"copied {clip(safe, _SHOWN_CELLS)}")
 
 
 async def _fetch_text(
@@ -79,13 +79,13 @@ async def _fetch_text(
             text = (files.stderr if label == "stderr" else None) or files.stdout or ""
     except HpcdashError as error:
         message = f"not copied: {format_error(error)}"
-        screen.notify(message, severity="warning", timeout=8, markup=False)
+        screen.notify(message, severity="warning", timeout=8)
         return
     if text:
         copy(screen, text)
     else:
         message = f"not copied: the {label} of job {visible(job_id)} is unknown"
-        screen.notify(message, severity="warning", markup=False)
+        screen.notify(message, severity="warning")
 
 
 async def _submit_line(session: ClusterSession, job_id: str) -> str:

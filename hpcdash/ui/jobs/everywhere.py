@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.tables import ALL_JOBS, Kind
 from hpcdash.domain.text import clip, visible
@@ -25,6 +24,7 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.lines import PlainStatic
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
@@ -49,7 +49,7 @@ class AllJobsView(TableView):
         return cast("DashboardScreen", self.screen).sessions
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="clusters", markup=False)
+        yield PlainStatic(id="clusters")
         yield from super().compose()
 
     def on_mount(self) -> None:
@@ -103,7 +103,7 @@ class AllJobsView(TableView):
     def tick(self) -> None:
         if self.is_live:
             lines = [self._cluster_line(session) for session in self.sessions]
-            self.query_one("#clusters", Static).update(Content("\n").join(lines))
+            self.query_one("#clusters", PlainStatic).update(Content("\n").join(lines))
 
     def _cluster_line(self, session: ClusterSession) -> Content:
         """Return a cluster's jobs by state, their age, and why they are not newer."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_text import format_end
@@ -30,7 +30,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog, Dialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.notes import with_notes
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 from hpcdash.ui.widgets.table_rows import Column
 from hpcdash.ui.workers import start_worker
 
@@ -76,11 +76,11 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
         self._typed = (since, until)
 
     def compose_body(self) -> ComposeResult:
-        yield Static("since: 90d, 12h, yesterday, 2026-01-01", classes="label", markup=False)
+        yield PlainStatic("since: 90d, 12h, yesterday, 2026-01-01", classes="label")
         yield TextInput(self._typed[0], id="since", compact=True)
-        yield Static("until: the same, or empty for now", classes="label", markup=False)
+        yield PlainStatic("until: the same, or empty for now", classes="label")
         yield TextInput(self._typed[1], id="until", compact=True)
-        yield Static("", classes="warned", id="problem", markup=False)
+        yield PlainStatic(classes="warned", id="problem")
 
     def format_keys(self) -> str:
         return "enter apply · tab next field · esc cancel"
@@ -96,7 +96,7 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
         try:
             self._check(since, until)
         except UsageError as error:
-            self.query_one("#problem", Static).update(f"{error.message}. {error.next_step}")
+            self.query_one("#problem", PlainStatic).update(f"{error.message}. {error.next_step}")
         else:
             self.dismiss((since, until))
 
@@ -126,7 +126,7 @@ class HistoryView(JobsView):
         super().__init__(session, **rest)
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="progress", markup=False)
+        yield PlainStatic(id="progress")
         yield from super().compose()
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
@@ -310,7 +310,7 @@ class HistoryView(JobsView):
         self._progress = progress
         if not self.is_live:
             return
-        line = self.query_one("#progress", Static)
+        line = self.query_one("#progress", PlainStatic)
         line.display = progress is not None
         if progress is not None:
             bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))

@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.events import Resize
-from textual.widgets import Static
 
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_text import state_word
@@ -35,6 +34,7 @@ from hpcdash.ui.notes import session_notes
 from hpcdash.ui.themes import STATE_STYLES, style_name
 from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 # Minimum height of the loss and the log below the page.
@@ -64,7 +64,7 @@ class JobView(View):
     DEFAULT_CSS = (
         """
     JobView > #page { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    JobView > #page > Static { width: 1fr; height: auto; }
+    JobView > #page > PlainStatic { width: 1fr; height: auto; }
     JobView.-beside > JobOverview { dock: right; width: 45%; }
     JobView {
         & > .job--label { color: $table-dim; }
@@ -107,7 +107,7 @@ class JobView(View):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page"):
-            yield Static("loading …", markup=False)
+            yield PlainStatic("loading …")
         yield self._overview
 
     @property
@@ -200,7 +200,7 @@ class JobView(View):
         try:
             options = await fetch_start_options(store, self.job_id)
         except HpcdashError as error:
-            self.notify(format_error(error), severity="warning", timeout=8, markup=False)
+            self.notify(format_error(error), severity="warning", timeout=8)
             return
         now = store.clock.now()
         starts = tuple(Entry(option.change, option.format(now)) for option in options)
@@ -263,7 +263,7 @@ class JobView(View):
         self._arrange(text.plain.count("\n") + 1)
         if self._painted is None or text != self._painted or text.spans != self._painted.spans:
             self._painted = text
-            self._page.query_one(Static).update(text)
+            self._page.query_one(PlainStatic).update(text)
         if self._overview.display:
             self._overview.point_at(self.facts.row)
         self.post_message(self.CrumbsChanged())

@@ -167,7 +167,7 @@ class JournalView(TableView):
         row = self.rows.cursor_row
         if row is not None:
             self.app.copy_to_clipboard(row["id"])
-            self.notify(f"copied {visible(row['id'][:60])}", markup=False)
+            self.notify(f"copied {visible(row['id'][:60])}")
 
     def format_entry(self, entry: JournalEntry) -> Text:
         """Format all of an entry."""

@@ -93,7 +93,7 @@ class ShownLosses:
     ) -> None:
         if text not in self._notified and rows.is_attached:
             self._notified.add(text)
-            rows.app.notify(visible(text), severity=severity, markup=False)
+            rows.app.notify(visible(text), severity=severity)
 
     def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
         ids = table["_row_id"]

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.columns import has_state
 from hpcdash.domain.job_text import format_end, state_word
@@ -24,6 +23,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.cluster.wall import job_letters, letter_style
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import short_deadline, short_instant, signs
+from hpcdash.ui.widgets.lines import PlainStatic
 
 Row = Mapping[str, Any]
 _HOURS = 12
@@ -53,7 +53,7 @@ class Span(Struct, frozen=True):
     note: str
 
 
-class JobsOutlook(Static):
+class JobsOutlook(PlainStatic):
     """Bars of the user's jobs in the next hours, and recent events."""
 
     DEFAULT_CSS = """
@@ -61,7 +61,7 @@ class JobsOutlook(Static):
     """
 
     def __init__(self, session: ClusterSession, now: Callable[[], datetime]) -> None:
-        super().__init__("", markup=False)
+        super().__init__()
         self._session = session
         self._now = now
         self._shown = ""

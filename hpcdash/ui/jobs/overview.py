@@ -16,7 +16,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Static
 from textual.worker import Worker
 
 from hpcdash.domain.job_text import format_end, format_exit, state_word
@@ -39,6 +38,7 @@ from hpcdash.ui.widgets.cells import (
     signs,
     usage_bar,
 )
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import call_after, start_worker
 
 # The log readers are imported when a log is read.
@@ -81,7 +81,7 @@ _FIRST_STEPS = (
 )
 
 
-class LogHeading(Static):
+class LogHeading(PlainStatic):
     """Heading of the log below: its job, streams and path; a click on a stream shows it."""
 
     class Chosen(Message):
@@ -92,7 +92,7 @@ class LogHeading(Static):
             self.path = path
 
     def __init__(self) -> None:
-        super().__init__("", id="heading", markup=False)
+        super().__init__(id="heading")
         self._places: list[tuple[int, int, str]] = []
 
     def show(self, head: str, files: Sequence[str], shown: str, room: int) -> None:
@@ -130,7 +130,7 @@ class JobOverview(Vertical):
     JobOverview > #facts { height: auto; }
     JobOverview > #heading { height: 1; display: none; }
     JobOverview > #log { height: 1fr; scrollbar-size-vertical: 1; }
-    JobOverview > #log > Static { height: auto; }
+    JobOverview > #log > PlainStatic { height: auto; }
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class JobOverview(Vertical):
         super().__init__(classes="panel")
         self._has_facts = has_facts
         # Attributes, as a closing view loses its widgets one by one while queries are answered.
-        self._facts = Static("", id="facts", markup=False)
-        self._log_end = Static("", markup=False)
+        self._facts = PlainStatic(id="facts")
+        self._log_end = PlainStatic()
         self._log_heading = LogHeading()
         self._scroll = VerticalScroll(self._log_end, id="log")
         self._session = session
@@ -385,7 +385,7 @@ class JobOverview(Vertical):
             if failed_id not in self._failed and self.is_attached:
                 self._failed.add(failed_id)
                 message = unexpected(self.app, "read this", failure).message
-                self.notify(f"{failed_id}: {message}", markup=False)
+                self.notify(f"{failed_id}: {message}")
         read = self._tails.looked_at | self._tails.failures.keys()
         self._queried |= read
         self._read_early -= read

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from textual.app import ComposeResult
-from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import Script
@@ -36,6 +35,7 @@ from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, script_language
 from hpcdash.ui.workers import start_worker
 
@@ -48,7 +48,7 @@ class ScriptView(View):
     """Batch script of a job; `diff` prompts at once for the job to compare it with."""
 
     DEFAULT_CSS = """
-    ScriptView > Static { width: 1fr; height: auto; padding: 0 1; color: $text-muted; }
+    ScriptView > PlainStatic { width: 1fr; height: auto; padding: 0 1; color: $text-muted; }
     """
 
     def __init__(self, session: ClusterSession, *, job_id: str, diff: bool = False) -> None:
@@ -63,7 +63,7 @@ class ScriptView(View):
         self._parts: Sequence[Sequence[Part]] = ()
 
     def compose(self) -> ComposeResult:
-        yield Static("loading …", markup=False)
+        yield PlainStatic("loading …")
         yield ScriptPage()
 
     @property
@@ -91,7 +91,7 @@ class ScriptView(View):
         except HpcdashError as error:
             self._error = error
             if self.script is None:
-                self.query_one(Static).update("no script to show; ! shows the error")
+                self.query_one(PlainStatic).update("no script to show; ! shows the error")
             self.post_message(self.CrumbsChanged())
             return
         self._error = None
@@ -118,7 +118,7 @@ class ScriptView(View):
             await self.do_diff()
 
     def _show_script(self) -> None:
-        self.query_one(Static).display = False
+        self.query_one(PlainStatic).display = False
         self.page.show(self._lines, self._folds)
         self.page.colour(self._parts)
         self.post_message(self.CrumbsChanged())
@@ -156,14 +156,14 @@ class ScriptView(View):
             other = await fetch_script(self.session.store, other_id)
         except HpcdashError as error:
             text = f"job {other_id}: {visible(error.message)}"
-            self.notify(text, severity="warning", markup=False)
+            self.notify(text, severity="warning")
             return
         if self.script is None:
             return
         names = (f"job {other_id} ({other.source})", f"job {self.job_id} ({self.script.source})")
         difference = await asyncio.to_thread(unified, other.text, self.script.text, names)
         if not difference:
-            self.notify(f"the scripts of {other_id} and {self.job_id} are the same", markup=False)
+            self.notify(f"the scripts of {other_id} and {self.job_id} are the same")
             return
         lines = await asyncio.to_thread(difference_lines, difference)
         self.other_id = other_id
@@ -264,7 +264,7 @@ class ScriptView(View):
         """Copy the whole script, or the difference."""
         if self.script is None:
             self.app.copy_to_clipboard(self.job_id)
-            self.notify(f"copied {visible(self.job_id)}", timeout=2, markup=False)
+            self.notify(f"copied {visible(self.job_id)}", timeout=2)
             return
         if self.other_id is None:
             message = "the script"
@@ -300,9 +300,7 @@ class ScriptView(View):
                     timeout=8,
                 )
         except OSError as error:
-            self.notify(
-                f"no copy could be made: {error.strerror}", severity="warning", markup=False
-            )
+            self.notify(f"no copy could be made: {error.strerror}", severity="warning")
         finally:
             file.unlink(missing_ok=True)
 

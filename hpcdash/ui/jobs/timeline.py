@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.states import ACTIVE
@@ -21,6 +20,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.cluster.wall import job_letters
 from hpcdash.ui.jobs.outlook import Span, draw_hours, next_spans
 from hpcdash.ui.view import View
+from hpcdash.ui.widgets.lines import PlainStatic
 
 _HOURS = (3, 6, 12, 24, 72, 168, 672)
 _MAX_ROWS = 500
@@ -31,7 +31,7 @@ class TimelineView(View):
 
     DEFAULT_CSS = """
     TimelineView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
-    TimelineView Static { height: auto; }
+    TimelineView PlainStatic { height: auto; }
     """
 
     def __init__(self, session: ClusterSession, *, by_node: bool = False, **rest: Any) -> None:
@@ -39,7 +39,7 @@ class TimelineView(View):
         self.everyone = by_node
         self._by_node = by_node
         self._hours = 24
-        self._body = Static("", markup=False)
+        self._body = PlainStatic()
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():

@@ -356,7 +356,7 @@ class TriageView(ReadTableView):
             tasks = with_tasks(self.array_id, parse_tasks(row["tasks"]))
             text = f"{tasks} {row['name'] or ''}".strip()
             self.app.copy_to_clipboard(text)
-            self.notify(f"copied {visible(text[:60])}", markup=False)
+            self.notify(f"copied {visible(text[:60])}")
 
 
 def _group_id(group: TaskGroup) -> str:

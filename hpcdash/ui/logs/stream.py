@@ -14,7 +14,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Static
 
 from hpcdash.domain.job_text import format_clock_time, format_end, state_word
 from hpcdash.domain.states import ENDED, WAITING
@@ -29,7 +28,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.lines import LogLines
 from hpcdash.ui.logs.viewport import Viewport
 from hpcdash.ui.widgets.cells import short_instant
-from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.widgets.lines import Line, PlainStatic
 from hpcdash.ui.workers import start_worker
 
 _SIDEWAYS_CELLS = 16
@@ -110,7 +109,7 @@ class LogReading(Vertical):
 
     def compose(self) -> ComposeResult:
         yield self.lines
-        yield Static("", classes="notes", markup=False)
+        yield PlainStatic(classes="notes")
         yield Line()
 
     def on_mount(self) -> None:
@@ -373,7 +372,7 @@ class LogReading(Vertical):
         shown = "\n".join(visible(note) for note in notes) if has_rows else ""
         if shown != self._notes:
             self._notes = shown
-            below = self.query_one(".notes", Static)
+            below = self.query_one(".notes", PlainStatic)
             below.update(Text(shown))
             below.display = bool(shown)
         self.query_one(Line).set_text(self._bar())

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import DescendantFocus
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import LogFiles, OtherLog
@@ -30,6 +30,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -455,7 +456,7 @@ class LogView(View):
     def do_copy(self) -> None:
         path = self.pane.path if self.pane is not None else None
         self.app.copy_to_clipboard(path or self.job_id)
-        self.notify(f"copied {visible(path or self.job_id)}", markup=False)
+        self.notify(f"copied {visible(path or self.job_id)}")
 
     def do_refresh(self) -> None:
         self.notice = ""
@@ -555,7 +556,7 @@ class LogStreams(Horizontal):
         self._wraps = False
 
     def compose(self) -> ComposeResult:
-        yield Static("locating its output …", id="locating", markup=False)
+        yield PlainStatic("locating its output …", id="locating")
 
     @property
     def pane(self) -> LogPane | None:
@@ -572,7 +573,7 @@ class LogStreams(Horizontal):
 
     def show_unknown_stream(self) -> None:
         """Show that the output could not be located."""
-        for text in self.query("#locating").results(Static):
+        for text in self.query("#locating").results(PlainStatic):
             text.update("could not locate its output file")
 
     async def show_files(self, files: LogFiles, *, keeps_places: bool) -> None:

@@ -18,7 +18,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
 from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
@@ -43,7 +42,7 @@ from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.view import FRAMED_LINES, Targets, View
-from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.widgets.lines import Line, PlainStatic
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def compose(self) -> ComposeResult:
         yield Line(id="legend")
         yield ChartPlot()
-        yield Static("reading the log …", id="nothing", markup=False)
+        yield PlainStatic("reading the log …", id="nothing")
         yield Line(id="meaning")
         yield Line(id="found")
 
@@ -125,7 +124,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self.border_title = Content(title + self._more())
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
-            self.query_one("#nothing", Static).update(self._nothing())
+            self.query_one("#nothing", PlainStatic).update(self._nothing())
         facts = self.runs[0].facts
         course = () if facts is None else facts.course
         self.query_one("#meaning", Line).set_text(
@@ -625,11 +624,9 @@ class ChartView(ChartFollowing, can_focus=True):
         try:
             files = await asyncio.to_thread(write_chart, Path.cwd(), stem, request, title)
         except OSError as error:
-            self.notify(
-                f"not written: {error.strerror}: {error.filename}", severity="error", markup=False
-            )
+            self.notify(f"not written: {error.strerror}: {error.filename}", severity="error")
             return
-        self.notify(f"written: {files[0]} and {files[1].name}", timeout=4, markup=False)
+        self.notify(f"written: {files[0]} and {files[1].name}", timeout=4)
 
 
 def _is_broken(mark: Mark) -> bool:

@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Button, Static
+from textual.widgets import Button
 
 from hpcdash.config.plugins import JOB_VIEWS, NODE, Plugin
 from hpcdash.domain.tables import Kind
@@ -28,6 +28,7 @@ from hpcdash.services.plugins import (
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class RunDialog(Dialog[None]):
         plugin = self._command.plugin
         with VerticalScroll(classes="scrolls", can_focus=False):
             if plugin.description:
-                yield Static(visible(plugin.description), classes="words", markup=False)
+                yield PlainStatic(visible(plugin.description), classes="words")
             place = "the login node" if plugin.where == "cluster" else "this machine"
-            yield Static(f"command to run on {place}", classes="label", markup=False)
-            yield Static(visible(self._command.text), classes="under", markup=False)
+            yield PlainStatic(f"command to run on {place}", classes="label")
+            yield PlainStatic(visible(self._command.text), classes="under")
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton("Yes, run it (y)", id="yes")
@@ -99,15 +100,13 @@ class PluginActions:
         screen = self.screen
         row, kind, name = self._pointed()
         if row is None:
-            screen.notify(
-                f"{plugin.name}: select a row first", severity="warning", timeout=3, markup=False
-            )
+            screen.notify(f"{plugin.name}: select a row first", severity="warning", timeout=3)
             return
         try:
             command = build_command(plugin, with_cluster(row, screen.session.name), kind, name)
         except UsageError as error:
             text = visible(f"{plugin.name} {error.message}. {error.next_step}")
-            screen.notify(text, severity="warning", timeout=_DONE_SECONDS, markup=False)
+            screen.notify(text, severity="warning", timeout=_DONE_SECONDS)
             return
         self._confirm_or_run(command, partial(self._start, command))
 
@@ -157,7 +156,6 @@ class PluginActions:
             visible(f"{name} {command.subject}: {text}"),
             severity="warning" if is_bad else "information",
             timeout=_DONE_SECONDS,
-            markup=False,
         )
 
     def _pointed(self) -> tuple[Mapping[str, object] | None, str, str]:

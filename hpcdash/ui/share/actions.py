@@ -67,7 +67,7 @@ class ShareActions:
         try:
             planned = [await plan_wish(self.screen.session, pool, task.id, wish) for task in tasks]
         except HpcdashError as error:
-            self.screen.notify(format_error(error), severity="warning", markup=False)
+            self.screen.notify(format_error(error), severity="warning")
             return
         if self.screen.view is not view:
             return

@@ -13,7 +13,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.share import EVERYONE
 from hpcdash.domain.states import JobState
@@ -31,6 +30,7 @@ from hpcdash.ui.themes import style_name
 from hpcdash.ui.view import FRAMED_LINES
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.lines import PlainStatic
 
 _NO_POOLS = "No shared pool. [share.NAME] in the configuration defines one: hpcdash config example"
 _NO_TASKS = "No tasks. n submits a request with a priority under share"
@@ -82,7 +82,7 @@ class ShareView(ReadTableView):
     IDENTITY = "id"
     DEFAULT_CSS = """
     ShareView > .about { height: auto; }
-    ShareView > .about > Static { width: 1fr; height: auto; padding: 0 1; }
+    ShareView > .about > PlainStatic { width: 1fr; height: auto; padding: 0 1; }
     ShareView > .about > .silent { color: $text-warning; }
     """
 
@@ -94,13 +94,13 @@ class ShareView(ReadTableView):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="pool", classes="about"):
-            yield Static("", classes="use", markup=False)
-            yield Static("", classes="quotas", markup=False)
-            yield Static("", classes="silent", markup=False)
+            yield PlainStatic(classes="use")
+            yield PlainStatic(classes="quotas")
+            yield PlainStatic(classes="silent")
         yield from super().compose()
         with Vertical(id="interrupted", classes="about") as interrupted:
             interrupted.border_title = Content("Interrupted")
-            yield Static("", classes="past", markup=False)
+            yield PlainStatic(classes="past")
 
     # -- published state
 
@@ -241,13 +241,13 @@ class ShareView(ReadTableView):
         if len(self._readers) > 1:
             title += f" ({self._index + 1} of {len(self._readers)})"
         self.query_one("#pool", Vertical).border_title = Content(title)
-        self.query_one(".use", Static).update(self._format_use(pool, width))
-        self.query_one(".quotas", Static).update(
+        self.query_one(".use", PlainStatic).update(self._format_use(pool, width))
+        self.query_one(".quotas", PlainStatic).update(
             Content("\n").join(self._format_quotas(pool, width))
         )
         warnings = (text.format_silence(pool, self.now()), text.format_foreign_jobs(pool))
         message = "\n".join(filter(None, warnings))
-        silence = self.query_one(".silent", Static)
+        silence = self.query_one(".silent", PlainStatic)
         silence.display = bool(message)
         silence.update(message)
         # A third of the lines below the first ones.
@@ -255,7 +255,7 @@ class ShareView(ReadTableView):
         interruptions = islice(self._format_interruptions(pool), max_lines)
         lines = [clip(line, width) for line in interruptions]
         below.display = bool(lines)
-        self.query_one(".past", Static).update("\n".join(lines))
+        self.query_one(".past", PlainStatic).update("\n".join(lines))
 
     def _format_use(self, pool: Pool, width: int) -> Content:
         """Format the use of the pool with a bar, and the next task."""

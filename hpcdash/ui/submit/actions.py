@@ -64,7 +64,7 @@ class SubmitActions:
         from hpcdash.services.submit.recovery import reconcile_recent
 
         for text in await reconcile_recent(session.store, session.actions.journal):
-            self.screen.notify(visible(text), severity="warning", timeout=20, markup=False)
+            self.screen.notify(visible(text), severity="warning", timeout=20)
 
     async def do_new(self) -> None:
         """Open the form as it was left, and offer the selected unfinished job as a dependency."""
@@ -100,7 +100,7 @@ class SubmitActions:
             await self._submit(view, session)
         except HpcdashError as error:
             self.screen.notify(
-                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
+                f"not submitted: {format_error(error)}", severity="error", timeout=15
             )
         finally:
             view.is_being_submitted = False
@@ -149,7 +149,7 @@ class SubmitActions:
             job_id = settled[0].new_job
             await self._finish(view, draft, first, preview, job_id=job_id, message=message)
         elif message:
-            self.screen.notify(visible(message), severity="warning", timeout=12, markup=False)
+            self.screen.notify(visible(message), severity="warning", timeout=12)
         session.poller.poll_now()
 
     async def _submit_chain(
@@ -183,7 +183,6 @@ class SubmitActions:
             visible(f"{format_chain(settled, links)} on {session.store.title}"),
             severity="information" if is_well else "error",
             timeout=12,
-            markup=False,
         )
         return settled, messages[0]
 

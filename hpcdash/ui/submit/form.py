@@ -14,11 +14,11 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.suggester import Suggester
 from textual.widget import Widget
-from textual.widgets import Input, Static, TextArea
+from textual.widgets import Input, TextArea
 
 from hpcdash.domain.text import counted, visible
 from hpcdash.services.submit.form_fields import GROUPS, YES, FieldKind, FormField, FormGroup, Way
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 
 # Returns the completions of a field, those that begin with its text first.
 Values = Callable[[str], Sequence[str]]
@@ -99,7 +99,7 @@ class FieldLines(TextArea):
         return True
 
 
-class FieldToggle(Static, can_focus=True):
+class FieldToggle(PlainStatic, can_focus=True):
     """Yes or no."""
 
     takes_typing = True
@@ -119,7 +119,7 @@ class FieldToggle(Static, can_focus=True):
             return self.toggle
 
     def __init__(self) -> None:
-        super().__init__("[ ] no", markup=False)
+        super().__init__("[ ] no")
         self._is_on = False
 
     @property
@@ -186,9 +186,9 @@ class FieldRow(Vertical):
         else:
             self.editor = FieldInput(field, values)
         self.label = field.label
-        self._title = Static(field.label, classes="label", markup=False)
-        self._note = Static("", classes="note", markup=False)
-        self._complaint = Static("", classes="complaint", markup=False)
+        self._title = PlainStatic(field.label, classes="label")
+        self._note = PlainStatic(classes="note")
+        self._complaint = PlainStatic(classes="complaint")
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -254,7 +254,7 @@ class FieldRow(Vertical):
         self.remove_class("-focused")
 
 
-class GroupHeading(Static, can_focus=True):
+class GroupHeading(PlainStatic, can_focus=True):
     """The heading of a group of fields; space or enter folds or unfolds it."""
 
     takes_typing = True
@@ -270,7 +270,7 @@ class GroupHeading(Static, can_focus=True):
 
     def __init__(self, title: str, is_open: bool, folded: Callable[[], None]) -> None:
         """`folded` is called after the group was folded or unfolded."""
-        super().__init__("", markup=False)
+        super().__init__()
         self._folded = folded
         self.title = title
         self.is_open = is_open

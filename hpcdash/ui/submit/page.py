@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from rich.text import Text
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.demand import LintFinding
@@ -23,6 +22,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.widgets.script_page import ScriptPage
 from hpcdash.ui.workers import call_after, start_worker
 
@@ -155,7 +155,7 @@ class SubmitPage(View):
         labels = [self.form.label(name) for name in problems if name]
         start = self.answer.format_start(preview, self.session.zone)
         lines = verdict(preview, asides, start, labels=labels, has_problems=bool(problems))
-        self.query_one("#verdict", Static).update(lines)
+        self.query_one("#verdict", PlainStatic).update(lines)
 
     def _arrange(self) -> None:
         """Show the current page and its title."""
@@ -200,7 +200,7 @@ class SubmitPage(View):
     def show_progress(self, text: str) -> None:
         """Show the progress of a submission in place of the verdict; '' brings that back."""
         if text and self.is_live:
-            self.query_one("#verdict", Static).update(Text(visible(text), "bold"))
+            self.query_one("#verdict", PlainStatic).update(Text(visible(text), "bold"))
         else:
             self._notify()
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from textual.app import ComposeResult
-from textual.widgets import Static
 
 from hpcdash.config.request import request_text
 from hpcdash.domain.places import Place, fold, place_id, places_table
@@ -22,6 +21,7 @@ from hpcdash.services.submit.shapes import JobShape, format_shape, job_request, 
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PlacesView(TableView):
         self._answer: PlaceAnswer | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="shape", markup=False)
+        yield PlainStatic(id="shape")
         yield from super().compose()
 
     def on_mount(self) -> None:
@@ -148,7 +148,7 @@ class PlacesView(TableView):
     def _show_shape(self, cost: str) -> None:
         if self.shape is not None and self.is_live:
             text = format_shape(self.shape)
-            self.query_one("#shape", Static).update("  ·  ".join(filter(None, (text, cost))))
+            self.query_one("#shape", PlainStatic).update("  ·  ".join(filter(None, (text, cost))))
 
     def do_refresh(self) -> bool:
         if self.shape is not None:

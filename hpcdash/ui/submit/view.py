@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
-from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.tables import Kind
@@ -29,6 +28,7 @@ from hpcdash.services.submit.form import Draft, parse_draft, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
 from hpcdash.ui.dialogs import Choice
 from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT, SubmitPage
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.widgets.script_page import ScriptPage
 from hpcdash.ui.workers import start_worker
 
@@ -109,7 +109,7 @@ class SubmitView(SubmitPage):
             )
             with Vertical(id="beside", classes="panel"):
                 yield ScriptPage()
-        yield Static("", id="verdict", markup=False)
+        yield PlainStatic(id="verdict")
 
     def on_mount(self) -> None:
         start_worker(self, self._fetch_offers, exclusive=True, group="offers")
@@ -437,7 +437,6 @@ async def remember(view: SubmitView, preview: FormPreview) -> None:
         view.notify(
             f"not added to the recent submissions: {error.message}",
             severity="warning",
-            markup=False,
         )
 
 
@@ -463,7 +462,7 @@ def keep_as(view: SubmitView, name: str) -> str:
         return error.message
     except OSError as error:
         return f"could not be written: {error.strerror}"
-    view.notify(f"saved as {file}", timeout=4, markup=False)
+    view.notify(f"saved as {file}", timeout=4)
     return ""
 
 
@@ -476,14 +475,14 @@ def _take_template(view: SubmitView, name: str) -> None:
     try:
         _take(view, view.templates.read(name))
     except HpcdashError as error:
-        view.notify(error.message, severity="warning", markup=False)
+        view.notify(error.message, severity="warning")
 
 
 def _take(view: SubmitView, text: str) -> None:
     try:
         view.put(parse_draft(text))
     except HpcdashError as error:
-        view.notify(f"invalid request: {error.message}", severity="warning", markup=False)
+        view.notify(f"invalid request: {error.message}", severity="warning")
 
 
 def _parse_command(text: str) -> str:

@@ -46,7 +46,7 @@ class SwitchActions:
                     f"{marked} are marked; {text}: {self.screen.key_label('unmark')} "
                     "clears the marks"
                 )
-            self.screen.notify(text, severity="warning", timeout=6, markup=False)
+            self.screen.notify(text, severity="warning", timeout=6)
             return
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
         self.screen.view.clear_marks()

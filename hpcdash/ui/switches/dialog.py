@@ -15,7 +15,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input
 
 from hpcdash.domain.impact import count_jobs, owners, state_counts
 from hpcdash.domain.job_text import state_word
@@ -39,7 +39,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import JobSwitches, Row, unit_id
 from hpcdash.services.switches.tracker import CHECK_SECONDS, SwitchTracker
 from hpcdash.ui.dialogs import AnswerButton, Dialog
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 from hpcdash.ui.workers import start_worker
 
 _MAX_LISTED = 8
@@ -191,7 +191,7 @@ class SwitchDialog(Dialog[None]):
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls", can_focus=False):
-            yield Static("", classes="words", id="body", markup=False)
+            yield PlainStatic(classes="words", id="body")
         yield TextInput(placeholder="/path/of/the/file", id="path", compact=True)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
@@ -297,7 +297,7 @@ class SwitchDialog(Dialog[None]):
         rows.add_column(overflow="fold", ratio=1)
         for label, text, style in self._lines():
             rows.add_row(Text(label), Text(text, style))
-        self.query_one("#body", Static).update(rows)
+        self.query_one("#body", PlainStatic).update(rows)
         can_drop = self.can_drop
         again = " again" if self._is_retry_pending else ""
         clear = "Yes, remove it (c)" if self._confirms_clear else "Clear it (c)"
@@ -314,7 +314,7 @@ class SwitchDialog(Dialog[None]):
             button = self.query_one(f"#{name}", AnswerButton)
             button.display = is_shown
             button.rename(text)
-        self.query_one("#keys", Static).update(self._keys())
+        self.query_one("#keys", PlainStatic).update(self._keys())
         if self.focused is None or not self.focused.display:
             self.query_one("#no", Button).focus()
 

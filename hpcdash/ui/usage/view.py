@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.events import Resize
-from textual.widgets import Static
 
 from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
 from hpcdash.domain.tables import Kind
@@ -27,6 +26,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.jobs.history import SpanDialog
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.workers import start_worker
 
 # They import numpy and plotext, with the first report.
@@ -99,9 +99,9 @@ class UsageView(View):
         self._stop = asyncio.Event()
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="progress", markup=False)
+        yield PlainStatic(id="progress")
         with VerticalScroll():
-            yield Static("loading …", id="report", markup=False)
+            yield PlainStatic("loading …", id="report")
 
     # -- values for the screen
 
@@ -183,9 +183,9 @@ class UsageView(View):
             with file.open("x", encoding="utf-8") as out:
                 out.write(page)
         except OSError as error:
-            self.notify(f"{file}: {error.strerror}", severity="error", markup=False)
+            self.notify(f"{file}: {error.strerror}", severity="error")
         else:
-            self.notify(f"saved {file}", markup=False)
+            self.notify(f"saved {file}")
 
     def do_escape(self) -> bool:
         if self._progress is not None and not self._stop.is_set():
@@ -253,7 +253,7 @@ class UsageView(View):
         self._progress = progress
         if not self.is_live:
             return
-        line = self.query_one("#progress", Static)
+        line = self.query_one("#progress", PlainStatic)
         line.display = progress is not None
         if progress is not None:
             bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
@@ -270,13 +270,13 @@ class UsageView(View):
     def _paint(self) -> None:
         if not self.is_live:
             return
-        page = self.query_one("#report", Static)
+        page = self.query_one("#report", PlainStatic)
         if self.report is not None:
             start_worker(self, self._draw, self.report, page, group="draw", exclusive=True)
         elif self._error is not None:
             page.update("No data for this interval. ! error · ctrl+r retry")
 
-    async def _draw(self, report: UsageReport, page: Static) -> None:
+    async def _draw(self, report: UsageReport, page: PlainStatic) -> None:
         width, height = self.query_one(VerticalScroll).scrollable_content_region.size
         if width <= 2:
             return

@@ -62,7 +62,6 @@ class AlertAnnouncer:
                 text,
                 severity="information" if event.kind.is_end else "warning",
                 timeout=_SECONDS,
-                markup=False,
             )
         if more := len(reported) - len(shown):
             text = f"{more} more alerts{where}"
@@ -83,4 +82,4 @@ class AlertAnnouncer:
         try:
             await notifier.send(build_message(events, session.store.title))
         except NotifyFailed as error:
-            self.screen.notify(error.message, severity="warning", markup=False)
+            self.screen.notify(error.message, severity="warning")

@@ -204,7 +204,7 @@ class AlertsView(TableView):
         try:
             until = self.board.toggle_snooze(str(row["_key"]))
         except HpcdashError as error:
-            self.notify(str(error), severity="warning", markup=False)
+            self.notify(str(error), severity="warning")
             return
         if until is None:
             self.notify("alert unsnoozed", timeout=3)

@@ -13,10 +13,10 @@ from textual.containers import Horizontal
 from textual.events import Key
 from textual.message import Message
 from textual.suggester import Suggester
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from hpcdash.domain.text import visible
-from hpcdash.ui.widgets.lines import TextInput
+from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 
 _HISTORY = 50
 # Mode, then text.
@@ -107,11 +107,11 @@ class CommandBar(Horizontal):
         self._recalled = 0
 
     def compose(self) -> ComposeResult:
-        yield Static("/", id="sign", markup=False)
+        yield PlainStatic("/", id="sign")
         yield _Field(
             suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False
         )
-        yield Static("", id="error", markup=False)
+        yield PlainStatic(id="error")
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +135,7 @@ class CommandBar(Horizontal):
         self.mode = mode
         self._take = take
         self._recalled = len(self.mode_history(mode))
-        self.query_one("#sign", Static).update(sign or mode)
+        self.query_one("#sign", PlainStatic).update(sign or mode)
         self.show_error("")
         self.display = True
         field = self.query_one(Input)
@@ -162,7 +162,7 @@ class CommandBar(Horizontal):
     def show_error(self, text: str) -> None:
         """Show an error beside the typed text; '' removes it."""
         error = Text(visible(text), overflow="ellipsis", no_wrap=True)
-        self.query_one("#error", Static).update(error)
+        self.query_one("#error", PlainStatic).update(error)
 
     def remember(self, mode: str, value: str) -> None:
         past = self.mode_history(mode)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from msgspec import Struct
 from rich.text import Text
 from textual import events
-from textual.widgets import Static
 
 from hpcdash.domain.text import visible
 from hpcdash.ui.actions import JOB_TABLES, JOB_VIEWS, LOG
-from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.widgets.lines import Line, PlainStatic
 from hpcdash.ui.workers import call_after
 
 _ACTION = re.compile(r"\{([a-z_]+)\}")
@@ -168,7 +167,7 @@ class Tour(Line):
         return text.append(phrase[at:])
 
 
-class Notice(Static):
+class Notice(PlainStatic):
     """Text of a few lines, hidden after a while or by escape."""
 
     DEFAULT_CSS = """
@@ -176,7 +175,7 @@ class Notice(Static):
     """
 
     def __init__(self) -> None:
-        super().__init__("", markup=False)
+        super().__init__()
 
     def set_text(self, text: str) -> None:
         """Show a text for a while."""

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.message import Message
+from textual.visual import VisualType
 from textual.widgets import Input, Static
 
 from hpcdash.domain.text import cell_width, clip, clip_path, visible
@@ -51,7 +52,23 @@ class StatusPart(Struct, frozen=True):
     is_aside: bool = False
 
 
-class Line(Static):
+class PlainStatic(Static):
+    """Text that is never read as markup, whose height follows each update.
+
+    Textual 8 keeps the height of the first of two updates between which it lays out another widget.
+    """
+
+    def __init__(
+        self, content: VisualType = "", *, id: str | None = None, classes: str | None = None
+    ) -> None:
+        super().__init__(content, id=id, classes=classes, markup=False)
+
+    def clear_cached_dimensions(self) -> None:
+        super().clear_cached_dimensions()
+        self._box_model_cache.clear()
+
+
+class Line(PlainStatic):
     """One line of plain content; repaints only when its text changed.
 
     Nothing in it is ever read as markup.
@@ -62,7 +79,7 @@ class Line(Static):
     """
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__("", id=id, classes=classes, markup=False)
+        super().__init__(id=id, classes=classes)
         self._shown: Text | None = None
 
     def set_text(self, text: Text) -> None:
@@ -237,7 +254,7 @@ def _importance(action: Action) -> tuple[int, int]:
     return (2 if rank <= _USEFUL_RANK else 4), rank
 
 
-class Banner(Static):
+class Banner(PlainStatic):
     """Error in up to four lines: message, output, age of the shown data, next step."""
 
     DEFAULT_CSS = """
@@ -249,7 +266,7 @@ class Banner(Static):
     """
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__("", id=id, markup=False)
+        super().__init__(id=id)
         self._shown = ""
 
     def show(self, error: HpcdashError | None, meanwhile: str = "") -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from hpcdash.domain.text import visible
 from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES
 from hpcdash.ui.widgets.cells import ACCENT, BAD, GOOD, MUTED, STRONG, WARNING, Cell
+from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.widgets.table_rows import Column
 
 # Terminals as wide as this have room for the detail beside a table.
@@ -36,11 +36,11 @@ class RowDetail(VerticalScroll):
 
     DEFAULT_CSS = """
     RowDetail { display: none; dock: right; width: 40%; padding: 0 1; scrollbar-size-vertical: 1; }
-    RowDetail > Static { height: auto; }
+    RowDetail > PlainStatic { height: auto; }
     """
 
     def __init__(self) -> None:
-        self._body = Static("", markup=False)
+        self._body = PlainStatic()
         super().__init__(self._body, classes="panel", can_focus=False)
         self._shown = ""
 

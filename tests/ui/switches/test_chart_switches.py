@@ -4,7 +4,6 @@ others.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -66,10 +65,16 @@ async def test_of_several_runs_the_switch_is_of_the_one_whose_finding_is_under_t
         assert view.switch_jobs() == (RUNNING,)
         first = view.runs[0].facts
         assert first is not None
-        # Both runs are of one file; what stands out in the first is disabled.
-        monkeypatch.setattr(
-            "hpcdash.ui.metrics.following.ChartFollowing._read", lambda *_: asyncio.sleep(0)
-        )
+        await until(pilot, lambda: view.runs[1].facts is not None, "the facts of the second")
+        # Both runs are of one file; what stands out in the first is disabled. A read that has begun
+        # ends before the next.
+        reads = []
+
+        async def read(_: object, run: object) -> None:
+            reads.append(run)
+
+        monkeypatch.setattr("hpcdash.ui.metrics.following.ChartFollowing._read", read)
+        await until(pilot, lambda: reads, "the end of the search")
         view.runs[0].facts = None
         await press_still(pilot, "n")
         assert view.switch_jobs() == ("13_7",)
