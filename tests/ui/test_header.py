@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from hpcdash.services.cluster.summary import QueueUse
 from hpcdash.ui.cluster.header import header_content
 
-GPU = QueueUse("gpu", "GPU", 30, 40, 4, 1, True, 2)
-CPU = QueueUse("cpu", "CPU", None, 640, 0, 0, False, 0)
+GPU = QueueUse("gpu", "GPU", 30, 40, 4, 1, "", 2)
+CPU = QueueUse("cpu", "CPU", None, 640, 0, 0, "closed", 0)
 OWN = (("running", 3), ("pending", 12))
 
 
@@ -31,6 +31,12 @@ def test_what_does_not_fit_is_counted() -> None:
     [line] = header_content((GPU, CPU, CPU), OWN, 70).plain.splitlines()
     assert "30/40" in line
     assert "+2 queues" in line
+
+
+def test_a_queue_named_after_its_resource_has_no_unit() -> None:
+    line = header_content((replace(GPU, name="TPU"),), (), 120).plain
+    assert line.startswith("TPU ━")
+    assert line.endswith(" 30/40 ▼1")
 
 
 def test_a_scheduler_that_starts_nothing_is_said_first() -> None:

@@ -124,6 +124,15 @@ def test_the_next_hours_have_what_ends_and_what_may_start_the_soonest_first() ->
     assert first.endswith(" 11:59 limit")
 
 
+async def test_the_outlook_is_as_long_as_it_takes_to_show_six_jobs() -> None:
+    async with dashboard("training").run_test(size=(160, 45)) as pilot:
+        await settled(pilot)
+        outlook = screen_text(pilot.app).partition("Next 24 h")[2]
+        assert "71 swin-v2-finetune" in outlook
+        # In 1 d 13 h.
+        assert "21 convnext-v2-in22k" not in outlook
+
+
 def test_a_reservation_that_begins_is_among_the_next_hours() -> None:
     row = dict.fromkeys(RESERVATIONS.names) | {
         "name": "service",

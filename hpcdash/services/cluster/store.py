@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -174,6 +174,8 @@ class ClusterStore:
         self._pause_requested_at = float("-inf")
         self.node_events: deque[NodeEvent] = deque(maxlen=_MAX_NODE_EVENTS)
         """Nodes lost since this run began, newest last."""
+        self.queue_refusals: Mapping[str, str] = {}
+        """Reason of each queue that refuses all jobs of the user, as far as that was queried."""
         self._departures = JobTracker(self)
         self._queries = QueryRunner(self)
 

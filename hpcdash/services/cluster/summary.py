@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,8 @@ class QueueUse(Struct, frozen=True):
     """Slots of a queue: GPUs (`kind` "GPU") or, if it has none, CPUs.
 
     `down` of the `total` are on nodes that are down. `used` is None if unreported (PBS, whose
-    queues share nodes). `own` is the number of one's own jobs.
+    queues share nodes). `closed` is why one's own jobs do not start in it, '' if they may. `own` is
+    the number of one's own jobs.
     """
 
     name: str
@@ -25,7 +27,7 @@ class QueueUse(Struct, frozen=True):
     total: int
     down: int
     nodes_down: int
-    is_open: bool
+    closed: str
     own: int
 
     @property
@@ -34,10 +36,13 @@ class QueueUse(Struct, frozen=True):
         return min(1.0, (self.used or 0) / max(1, self.total - self.down))
 
 
-def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse, ...]:
+def queue_uses(
+    queues: pa.Table, mine: pa.Table | None = None, refused: Collection[str] = ()
+) -> tuple[QueueUse, ...]:
     """Return the use of queues from domain.schema.QUEUES and one's own jobs.
 
-    Queues with own jobs come first, then those with GPUs, the largest first.
+    Queues with own jobs come first, then those that are open, then those with GPUs, the largest
+    first. All accounts of the user are `refused` by these queues.
     """
     own = _job_counts(mine, "queue")
     uses = []
@@ -48,6 +53,9 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
         if total <= down:
             continue
         name = str(row["name"])
+        closed = "no access" if name in refused else ""
+        if row["available"] is False or row["_standing"]:
+            closed = "closed"
         use = QueueUse(
             name,
             kind,
@@ -55,11 +63,11 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
             total=total,
             down=down,
             nodes_down=row["nodes_down"] or 0,
-            is_open=row["available"] is not False and not row["_standing"],
+            closed=closed,
             own=own[name],
         )
         uses.append(use)
-    uses.sort(key=lambda use: (-use.own, use.kind != "GPU", not use.is_open, -use.total, use.name))
+    uses.sort(key=lambda use: (-use.own, use.closed, use.kind != "GPU", -use.total, use.name))
     return tuple(uses)
 
 

@@ -210,7 +210,15 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
         _fresh(store, Kind.NODES, notes),
     )
     known = await _known(store)
-    return replace(known, accounts=accounts, qos=qos, access=access, notes=(*notes, *known.notes))
+    offers = replace(known, accounts=accounts, qos=qos, access=access, notes=(*notes, *known.notes))
+    if not user:
+        from hpcdash.services.submit.places import queue_access
+
+        places = queue_access(offers)
+        store.queue_refusals = {
+            name: place.reason for name, place in places.items() if place.accepts is False
+        }
+    return offers
 
 
 async def _fetch_access(store: ClusterStore, version: str, notes: list[str]) -> AccessRules | None:

@@ -27,6 +27,8 @@ MIN_LINES = 28
 _GAP = "   "
 _BAR_CELLS = 10
 _NAME_CELLS = 16
+# Queues that are named after their resource.
+_RESOURCES = frozenset({"CPU", "GPU", "TPU", "NPU", "HPU"})
 
 
 class ClusterHeader(PlainStatic):
@@ -59,14 +61,15 @@ class ClusterHeader(PlainStatic):
             return
         room = self.size.width or self.app.size.width - 2
         shares = store.snapshots.get(Kind.SHARES)
-        tables = (queues.table, mine and mine.table, shares and shares.table, has_counts)
+        refusals = store.queue_refusals
+        tables = (queues.table, mine and mine.table, shares and shares.table, refusals, has_counts)
         if self._tables and all(map(is_, tables, self._tables)) and self._room == room:
             return
         self._tables = tables
         self._room = room
         notes = queues.table["_server_note"].unique().to_pylist()
         content = header_content(
-            queue_uses(queues.table, mine.table if mine else None),
+            queue_uses(queues.table, mine.table if mine else None, refusals),
             own_jobs(mine.table) if mine and has_counts else (),
             room,
             next(filter(None, notes), ""),
@@ -120,10 +123,11 @@ def _gauge(queue: QueueUse) -> Content:
     parts: list[tuple[str, str]] = [
         (clip(visible(queue.name), _NAME_CELLS), "bold" if queue.own else "")
     ]
-    if not queue.is_open:
-        parts.append((" (closed)", "$text-warning"))
+    if queue.closed:
+        parts.append((f" ({queue.closed})", "$text-warning"))
+    unit = "" if queue.name in _RESOURCES else f" {queue.kind}"
     if queue.used is None:
-        parts.append((f" {format_count(queue.total)} {queue.kind}", ""))
+        parts.append((f" {format_count(queue.total)}{unit}", ""))
     else:
         parts.append((" ", ""))
         used_style = "$text-warning" if queue.share >= 1 else "$primary"
@@ -131,7 +135,7 @@ def _gauge(queue: QueueUse) -> Content:
             (piece, "$quiet" if style == MUTED else used_style)
             for piece, style in usage_bar(queue.share, _BAR_CELLS)
         ]
-        parts.append((f" {format_count(queue.used)}/{format_count(queue.total)} {queue.kind}", ""))
+        parts.append((f" {format_count(queue.used)}/{format_count(queue.total)}{unit}", ""))
     if queue.nodes_down:
         parts.append((f" {signs().states['down']}{queue.nodes_down}", "$text-error"))
     return Content.assemble(*parts)

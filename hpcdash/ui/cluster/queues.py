@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from textual.content import Content
 
 from hpcdash.domain.job_text import queue_note
-from hpcdash.domain.places import Place
 from hpcdash.domain.room import NODE_COLUMNS, QueueNodes, count_gpu_types, count_usable
 from hpcdash.domain.schema import COUNT, TEXT
 from hpcdash.domain.states import REFUSING, WAITING
@@ -64,8 +63,6 @@ class QueuesView(TableView):
     """All queues of the cluster."""
 
     SPEC = QUEUES
-    # Best answer of each queue to any job of the user; None: not fetched yet.
-    _access: Mapping[str, Place] | None = None
     # A table of nodes, and its rows by queue.
     _node_rows: tuple[pa.Table | None, QueueNodes] = (None, QueueNodes())
 
@@ -86,10 +83,9 @@ class QueuesView(TableView):
         start_worker(self, self._fetch_access, group="access", exclusive=True)
 
     async def _fetch_access(self) -> None:
-        from hpcdash.services.submit.places import queue_access
         from hpcdash.services.submit.queues import fetch_offers
 
-        self._access = queue_access(await fetch_offers(self.session.store))
+        await fetch_offers(self.session.store)
         self.reload()
 
     def store_changed(self, changed: Changed) -> None:
@@ -110,13 +106,12 @@ class QueuesView(TableView):
             return None
         rows = table.to_pylist()
         nodes = self._read_nodes()
-        access = self._access or {}
+        refusals = self.session.store.queue_refusals
         for row in rows:
             # PBS binds no nodes to queues.
             if bound := nodes.bound_to(row["name"]):
                 row["_usable"] = count_usable(bound, "gpus" if row["gpus"] else "cpus")
-            if (place := access.get(row["name"])) is not None:
-                row["_refusal"] = place.reason if place.accepts is False else None
+            row["_refusal"] = refusals.get(row["name"])
         return pa.Table.from_pylist(rows, self.schema)
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:

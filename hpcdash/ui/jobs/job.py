@@ -251,7 +251,7 @@ class JobView(View):
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
 
     def key_ranks(self) -> Mapping[str, int]:
-        return row_ranks(self.facts.row)
+        return row_ranks(self.facts.row, is_training=self._overview.shows_training)
 
     # -- page
 

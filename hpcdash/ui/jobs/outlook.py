@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,9 @@ from hpcdash.ui.widgets.cells import short_deadline, short_instant, signs
 from hpcdash.ui.widgets.lines import PlainStatic
 
 Row = Mapping[str, Any]
-_HOURS = 12
+# The shortest of these spans that has enough of the user's jobs, in hours.
+_SPAN_HOURS = (12, 24, 48, 96, 168)
+_ENOUGH_JOBS = 6
 _MARK_HOURS = (1, 2, 3, 6, 12, 24, 48, 96, 192, 1000)
 _MAX_JOBS = 10
 _MAX_EVENTS = 8
@@ -51,6 +53,11 @@ class Span(Struct, frozen=True):
     starts_at: datetime | None
     ends_at: datetime | None
     note: str
+
+    @property
+    def next_at(self) -> datetime:
+        """Instant of its start, else of its end."""
+        return cast("datetime", self.starts_at or self.ends_at)
 
 
 class JobsOutlook(PlainStatic):
@@ -88,15 +95,23 @@ class JobsOutlook(PlainStatic):
         now = self._now()
         reservations = store.snapshots.get(Kind.RESERVATIONS)
         reserved = None if reservations is None else reservations.table
-        planned = next_spans(mine, reserved, now, _HOURS)[:_MAX_JOBS]
-        if not planned:
+        spans = next_spans(mine, reserved, now, _SPAN_HOURS[-1])
+        if not spans:
             return []
-        head = heading(f"Next {_HOURS} h", room, f"now {short_instant(now, now, zone)}")
+        shown = min(lines - 2, _MAX_JOBS)
+        hours = _enough_hours(spans[:shown], now)
+        planned = [span for span in spans[:shown] if span.next_at < now + timedelta(hours=hours)]
+        title = f"Next {hours} h" if hours <= 24 else f"Next {hours // 24} d"
+        head = heading(title, room, f"now {short_instant(now, now, zone)}")
         letters = job_letters(store)
-        bars = draw_hours(
-            planned[: lines - 2], now, zone, room=room, hours=_HOURS, letter=letters.letter
-        )
+        bars = draw_hours(planned, now, zone, room=room, hours=hours, letter=letters.letter)
         return [head, *bars]
+
+
+def _enough_hours(spans: Sequence[Span], now: datetime) -> int:
+    """Return the shortest span with enough of the jobs, or with all of them."""
+    enough = spans[min(len(spans), _ENOUGH_JOBS) - 1].next_at
+    return next(hours for hours in _SPAN_HOURS if enough < now + timedelta(hours=hours))
 
 
 def is_startable(state: str) -> bool:

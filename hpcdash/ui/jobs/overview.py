@@ -122,6 +122,18 @@ class LogHeading(PlainStatic):
                 self.post_message(self.Chosen(path))
 
 
+class LogScroll(VerticalScroll):
+    """End of a log; it stays at the end until the user scrolls up."""
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    def on_resize(self) -> None:
+        # An anchor is placed by the size before.
+        if not self._anchor_released:
+            self.scroll_end(animate=False, immediate=True)
+
+
 class JobOverview(Vertical):
     """Overview of one job. Fetches nothing while the cursor moves, and nothing of a pending job."""
 
@@ -130,7 +142,7 @@ class JobOverview(Vertical):
     JobOverview > #facts { height: auto; }
     JobOverview > #heading { height: 1; display: none; }
     JobOverview > #log { height: 1fr; scrollbar-size-vertical: 1; }
-    JobOverview > #log > PlainStatic { height: auto; }
+    JobOverview > #log > PlainStatic { height: auto; min-height: 100%; }
     """
 
     def __init__(
@@ -148,7 +160,7 @@ class JobOverview(Vertical):
         self._facts = PlainStatic(id="facts")
         self._log_end = PlainStatic()
         self._log_heading = LogHeading()
-        self._scroll = VerticalScroll(self._log_end, id="log")
+        self._scroll = LogScroll(self._log_end, id="log")
         self._session = session
         self._now = now
         self._patterns = patterns
@@ -166,10 +178,6 @@ class JobOverview(Vertical):
         self._failed: set[str] = set()
         self._shown = ("", "")
         self._showed_training = False
-        # A new job's log is shown at its end.
-        self._is_new_log = True
-        # Number of scrolls to the end that are not done yet.
-        self._scrolls_due = 0
         # The stream selected with a click.
         self._chosen_file = ""
         # The task whose log represents the array, with the key of the lists it was found in.
@@ -214,7 +222,7 @@ class JobOverview(Vertical):
             self._draw()
             return
         if not is_same:
-            self._is_new_log = True
+            self._scroll.anchor()
         if self._resting is not None:
             self._resting.cancel()
         self._resting = call_after(self, REST_SECONDS, self._rested)
@@ -595,16 +603,7 @@ class JobOverview(Vertical):
         self._shown = facts.markup, log.markup
         self.border_title = Content(title)
         self._facts.update(facts)
-        # A scroll to the end is done after the next layout.
-        is_at_end = self._scroll.scroll_offset.y >= self._scroll.max_scroll_y
         self._log_end.update(log)
-        if self._is_new_log or self._scrolls_due or is_at_end:
-            self._is_new_log = False
-            self._scrolls_due += 1
-            self._scroll.scroll_end(animate=False, on_complete=self._scrolled)
-
-    def _scrolled(self) -> None:
-        self._scrolls_due -= 1
 
 
 def _is_whole_array(row: Row) -> bool:

@@ -47,6 +47,18 @@ def test_queues_with_own_jobs_come_first_then_gpus_then_the_largest() -> None:
     assert [one.own for one in found] == [1, 0, 0, 0, 0]
 
 
+def test_queues_that_refuse_the_user_come_after_the_open_ones() -> None:
+    queues = table(
+        schema.QUEUES, queue("vip", gpus=8), queue("cpu"), queue("shut", available=False)
+    )
+    found = queue_uses(queues, refused={"vip", "shut"})
+    assert [(one.name, one.closed) for one in found] == [
+        ("cpu", ""),
+        ("shut", "closed"),
+        ("vip", "no access"),
+    ]
+
+
 def test_slots_on_nodes_that_are_down_are_not_to_be_had() -> None:
     (found,) = queue_uses(
         table(schema.QUEUES, queue("gpu", gpus=16, gpus_used=12, _gpus_down=4, nodes_down=1))
