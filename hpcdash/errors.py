@@ -150,6 +150,11 @@ class HostKeyRefused(UnreachableError):
     """An unknown host's key that the person (or the ssh configuration) did not accept."""
 
 
+def without_program(line: str) -> str:
+    """Return a message without the program before it: `sbatch: error: Invalid …`."""
+    return re.sub(r"^[\w.-]{1,40}: (?:error: |fatal: )?", "", line)
+
+
 class CommandError(HpcdashError):
     """A command that ended badly: `argv`, its exit `status` (None: no status) and its output."""
 
@@ -173,9 +178,15 @@ class CommandError(HpcdashError):
         lines = [f"command: {readable_command(self.argv)}"] if self.argv else []
         if self.status is not None:
             lines.append(f"exit status: {self.status}")
-        if self.output:
-            lines.append(f"output: {self.output}")
+        if output := self.output_beside_message:
+            lines.append(f"output: {output}")
         return "\n".join(lines)
+
+    @property
+    def output_beside_message(self) -> str:
+        """The output; '' where the message has all of it."""
+        is_told = without_program(self.output) in self.message
+        return "" if is_told else self.output
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.message, self.evidence, self.next_step) if part)

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 from msgspec import Struct
 
+from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import (
     CommandError,
@@ -20,6 +21,7 @@ from hpcdash.errors import (
     UnreadableOutput,
     excerpt,
     program_name,
+    without_program,
 )
 
 T_co = TypeVar("T_co", covariant=True)
@@ -129,7 +131,7 @@ class Failure(Struct, frozen=True):
     next_step: str
 
 
-FAILED = Failure(SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it.")
+FAILED = Failure(SchedulerRefused, "{name} failed", "`man {name}` explains its messages.")
 _MISSING_STATUS = 127
 
 
@@ -141,12 +143,16 @@ def own_message(answer: Answer) -> str:
 def failed(kind: Failure, answer: Answer, command: tuple[str, ...]) -> CommandError:
     """Return the error of an answer; `command` is what failed, where argv is a script around it."""
     name = program_name(command)
+    message = kind.message.replace("{name}", name)
+    output = own_message(answer)
+    if kind is FAILED and output:
+        message = f"{message}: {visible(without_program(output.splitlines()[-1]))}"
     return kind.error(
-        kind.message.replace("{name}", name),
+        message,
         kind.next_step.replace("{name}", name),
         argv=command,
         status=answer.status,
-        output=own_message(answer),
+        output=output,
     )
 
 

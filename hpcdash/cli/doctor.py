@@ -175,7 +175,7 @@ def secret_checks(cluster: ClusterSettings) -> list[Check]:
 
 
 def _failed(name: str, error: HpcdashError) -> Check:
-    text = getattr(error, "output", "")
+    text = getattr(error, "output_beside_message", "")
     detail = f"{error.message}: {' '.join(text.split())}" if text else error.message
     return Check(name, False, detail, error.next_step)
 

@@ -11,6 +11,7 @@ from hpcdash.errors import (
     ControllerDown,
     NoConfiguration,
     NoSuchJob,
+    SchedulerRefused,
     program_name,
 )
 
@@ -62,6 +63,11 @@ _FAILURES = _NO_SUCH_JOB | {
         "{name} found no Slurm configuration",
         "Set SLURM_CONF on the login node (often done by a module or a login profile), then "
         "try again.",
+    ),
+    "No cluster '.*' known by database|invalid entry for --cluster": Failure(
+        SchedulerRefused,
+        "Slurm has no such cluster, or cannot reach it",
+        "`sacctmgr show clusters` lists its clusters; `slurm_cluster` in config.toml names one.",
     ),
     _CONTROLLER_WORDS: _DOWN,
     "Munge encode failed|munge|Protocol authentication error|auth plugin": Failure(

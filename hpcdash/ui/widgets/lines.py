@@ -273,13 +273,9 @@ class Banner(PlainStatic):
         lines: list[str] = []
         if error is not None:
             lines.append(f"✗ {error.message}")
-            if (
-                isinstance(error, CommandError)
-                and error.output
-                and error.output not in error.message
-            ):
+            if isinstance(error, CommandError) and (output := error.output_beside_message):
                 source = program_name(error.argv) if error.argv else "output"
-                lines.append(f"  {source}: {' '.join(error.output.split())}")
+                lines.append(f"  {source}: {' '.join(output.split())}")
             if meanwhile:
                 lines.append(f"  {meanwhile}")
             if error.next_step:

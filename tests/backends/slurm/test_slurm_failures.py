@@ -74,6 +74,7 @@ HEARD = [
     ("sacct", 1, "sacct: fatal: Bad job/step specified: abc", NoSuchJob),
     ("squeue", 127, "env: ‘squeue’: No such file or directory", CommandMissing),
     ("sacct", 1, 'sacct: error: Invalid field requested: "restarts"', SchedulerRefused),
+    ("squeue", 1, "squeue: error: No cluster 'lab2' known by database.", SchedulerRefused),
 ]
 
 
@@ -85,8 +86,17 @@ def test_each_failure_has_its_kind_its_evidence_and_a_next_step(
     assert type(error) is kind
     assert error.next_step
     assert error.status == status
-    assert words in error.evidence
+    assert words.removeprefix("sacct: error: ") in str(error)
     assert f"command: {name} -h" in error.evidence
+
+
+def test_an_unknown_failure_has_the_command_s_own_words_in_its_message() -> None:
+    words = b"scontrol: error: first\nscontrol: error: Bad \x1b[2Jargument"
+    error = failure(answered(status=1, stderr=words, argv=("scontrol",)))
+    assert error.message == "scontrol failed: Bad \u241b[2Jargument"
+    assert str(error).count("Bad") == 2, "the whole output has two lines"
+    only = failure(answered(status=1, stderr=b"scontrol: error: Bad argument", argv=("scontrol",)))
+    assert str(only).count("Bad argument") == 1
 
 
 def test_a_missing_configuration_is_not_told_as_a_controller_that_is_down() -> None:
