@@ -161,7 +161,9 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     rate = f"{budget.per_minute} commands/min"
     if budget.last_seconds is not None:
         rate += f", answered in {1000 * budget.last_seconds:.0f} ms"
-    if view.main_kind is not None and poller.is_spared(view.main_kind):
+    if (wait := budget.wait_seconds()) >= 1:
+        rate += f", at the limit: next poll in {wait:.0f} s"
+    elif view.main_kind is not None and poller.is_spared(view.main_kind):
         interval = format_age(poller.interval_seconds(view.main_kind))
         rate += f", polling every {interval} (slow answers)"
     elif not poller.focused:

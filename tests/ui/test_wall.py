@@ -106,6 +106,7 @@ def jobs() -> pa.Table:
             job_row("4", "pending", **hours),
             job_row("6", "held", _expected_start_at=NOW + timedelta(hours=1), **hours),
             job_row("5", "running", ends_at=NOW - timedelta(hours=1), node_list="g3", **hours),
+            job_row("7", "suspended", ends_at=NOW + timedelta(hours=2), node_list="g3", **hours),
         ],
         JOBS,
     )
@@ -247,7 +248,7 @@ async def test_a_command_is_found_by_what_it_does_and_nothing_is_said_with_what_
 def test_a_node_is_busy_until_the_last_of_its_jobs_must_have_ended() -> None:
     found = [(one.id, one.name, one.ends_at) for one in busy_nodes(jobs())]
     assert found == [
-        ("g3", "1 job", NOW - timedelta(hours=1)),
+        ("g3", "2 jobs", NOW + timedelta(hours=2)),
         ("g1", "1 job", NOW + timedelta(hours=5)),
         ("g2", "2 jobs", NOW + timedelta(hours=30)),
     ]

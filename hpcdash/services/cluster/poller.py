@@ -182,10 +182,11 @@ class Poller:
         return not schedule.failures and took > 1.5 * requested * self.pace.controller_share
 
     def next_in_seconds(self, kind: Kind) -> float:
-        """Return the seconds until this kind is polled again."""
+        """Return the seconds until this kind is polled again; polls wait at the ceiling on commands."""
         if kind in self._due_now:
             return 0.0
-        return self._schedules[kind].queried_at + self.interval_seconds(kind) - self._monotonic()
+        due_at = self._schedules[kind].queried_at + self.interval_seconds(kind)
+        return max(due_at - self._monotonic(), self.store.budget.wait_seconds())
 
     def unanswered_seconds(self, kind: Kind | None = None) -> float:
         """Return the age of the oldest pending query, or of the one for a kind; 0 for none."""

@@ -136,7 +136,8 @@ def next_spans(
         name = str(row["name"] or "")
         ends = row["ends_at"]
         starts = row["_expected_start_at"]
-        if row["state"] in ACTIVE and ends is not None and now < ends < until:
+        is_running = row["state"] in ACTIVE and row["state"] != JobState.SUSPENDED
+        if is_running and ends is not None and now < ends < until:
             found.append((ends, Span(job_id, name, None, ends, "limit")))
         elif is_startable(row["state"]) and starts is not None and now < starts < until:
             limit = row["limit_seconds"]
