@@ -340,7 +340,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         await screen.until(lambda text: f"{slurm_lab.alice}@lab-alice" in text and "● live" in text)
         screen.type("n")
         await screen.until("▾ Resources")
-        screen.type("typed in a form\thostname\t\t\t\t\tmain\t1\t\tcpu\t\t\t\t30")
+        screen.type("hostname\ttyped in a form\t\t\t\t\tmain\t1\t\tcpu\t\t\t\t30")
         await screen.until("has no unit")
         screen.type("m")
         await screen.until("1 CPU for 30 min")

@@ -41,7 +41,7 @@ async def write_a_draft(screen: Screen) -> None:
     await screen.until("You have no jobs")
     screen.type("n")
     await screen.until("train.py")
-    screen.type("half-done")
+    screen.type("\thalf-done")
     await screen.until("--job-name=half-done")
 
 
@@ -157,7 +157,7 @@ async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_all_of_it_ba
 ) -> None:
     shell.type("n")
     await shell.until("train.py")
-    shell.type("half-done\x1a")
+    shell.type("\thalf-done\x1a")
     await to_shell(shell)
     assert shell.modes_left <= {"?2004h"}
     shell.type("fg\r")

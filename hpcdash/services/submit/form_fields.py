@@ -79,7 +79,6 @@ class FormGroup(Struct, frozen=True):
 _RUNS = FormGroup(
     "Command",
     (
-        FormField("name", "name", "job name (default: generated)", example="train-llm"),
         FormField(
             "command",
             "command",
@@ -87,6 +86,7 @@ _RUNS = FormGroup(
             FieldKind.LINES,
             "python train.py --config base.yaml",
         ),
+        FormField("name", "name", "job name (default: generated)", example="train-llm"),
         FormField(
             "files",
             "files",

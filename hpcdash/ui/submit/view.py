@@ -177,7 +177,7 @@ class SubmitView(SubmitPage):
         self._rest = dict(draft.rest)
         self._is_tried = False
         self.form.fill(draft.texts, Way.SCRIPT if as_it_is else Way.REQUEST)
-        self.form.enter("file" if as_it_is else "name")
+        self.form.enter("file" if as_it_is else "command")
 
     def fill_place(self, text: str) -> None:
         """Take the size and the place of a request's TOML; the other fields stay."""
@@ -256,7 +256,7 @@ class SubmitView(SubmitPage):
         self.page.show(())
         self.form.fill(self.form.texts(), Way.REQUEST if self._is_as_it_is else Way.SCRIPT)
         self._arrange()
-        self.form.enter("file" if self._is_as_it_is else "name")
+        self.form.enter("file" if self._is_as_it_is else "command")
         self.post_message(self.CrumbsChanged())
 
     def _prompt_value(self, name: str) -> bool:

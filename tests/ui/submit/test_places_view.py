@@ -65,6 +65,6 @@ async def test_enter_on_a_place_fills_the_form_and_keeps_what_was_typed() -> Non
         form = app.main.view
         assert isinstance(form, SubmitView)
         texts = form.draft().texts
-        assert texts["name"] == "train-llm"
+        assert texts["command"] == "train-llm"
         assert texts["queue"] == queue
         assert (texts["slots"], texts["time"]) == ("2", "04:00:00")

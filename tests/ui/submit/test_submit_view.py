@@ -63,9 +63,9 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         await open_form(pilot)
-        await type_text(pilot, "hello")
-        await pilot.press("tab")
         await type_text(pilot, "echo it runs")
+        await pilot.press("tab")
+        await type_text(pilot, "hello")
         await looked(pilot)
         assert "echo it runs" in form_of(pilot).seen.script
         await submit(pilot)
@@ -474,8 +474,8 @@ async def test_escape_keeps_the_draft_and_n_goes_on_with_it(tmp_path: Path) -> N
         await press(pilot, "escape")
         assert isinstance(app.main.view, JobsView)
         await press(pilot, "n")
-        assert form_of(pilot).form.texts() == {"name": "train"}
-        assert form_of(pilot).form.field == "name"
+        assert form_of(pilot).form.texts() == {"command": "train"}
+        assert form_of(pilot).form.field == "command"
 
 
 async def test_what_was_submitted_can_be_started_from_and_compared_with(
@@ -782,7 +782,7 @@ async def test_keys_of_the_dashboard_are_letters_in_a_field(tmp_path: Path) -> N
         await pilot.press("q", "1", "m", "question_mark", "n")
         await pilot.pause()
         assert app.main.view is view
-        assert view.form.texts() == {"name": "q1m?n"}
+        assert view.form.texts() == {"command": "q1m?n"}
 
 
 async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path) -> None:
@@ -791,7 +791,7 @@ async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path)
         await settled(pilot)
         view = await open_form(pilot)
         to_after = [*["tab"] * 8, "enter", "tab", "tab"]
-        for key in ("a", "tab", "b", "enter", "c", *["tab"] * 5, "d", *to_after, "7"):
+        for key in ("b", "enter", "c", "tab", "a", *["tab"] * 5, "d", *to_after, "7"):
             app.post_message(Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: view.form.texts().get("after"), "the last letter")
         assert view.form.texts() == {"name": "a", "command": "b\nc", "queue": "d", "after": "7"}
