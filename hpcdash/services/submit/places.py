@@ -220,7 +220,9 @@ class _ClusterSearch:
             place,
             wait_seconds=similar.median_seconds,
             most_wait_seconds=similar.most_seconds,
-            estimated_by=f"history: {counted(similar.runs, 'similar job')}",
+            estimated_by="; ".join(
+                filter(None, (f"history: {counted(similar.runs, 'similar job')}", similar.score))
+            ),
         )
 
 

@@ -111,6 +111,7 @@ class PlacesView(TableView):
         elif row["wait_seconds"] is not None:
             most = format_span(row["most_wait_seconds"])
             parts.append(f"80% of similar jobs started within {most}")
+            parts.append(row["estimated_by"])
         if row["accepts"] is not False:
             parts.append("enter opens the form")
         return "  ·  ".join(visible(part) for part in parts)

@@ -64,6 +64,24 @@ def test_jobs_of_its_queue_size_and_time_tell_and_where_they_are_few_others_too(
     assert wait_times(compute_waits(RUNS.empty_table()), job) is None
 
 
+def test_the_score_compares_the_last_waits_with_the_median_of_those_before_each() -> None:
+    # Twenty waited 10 min; then ten 15 min, four 1 min and six 2 h.
+    later = [10.0] * 20 + [15.0] * 10 + [1.0] * 4 + [120.0] * 6
+    runs = [
+        run(minutes, submitted_at=at(number), eligible_at=at(60))
+        for number, minutes in enumerate(later)
+    ]
+    runs.reverse()
+    found = wait_times(compute_waits(build_table(*runs)), run(0, started_at=None))
+    assert found is not None
+    assert found.score == (
+        "of the last 30, 20 started within half to twice the median, 4 earlier, 6 later"
+    )
+    few = wait_times(compute_waits(build_table(*runs[:19])), run(0, started_at=None))
+    assert few is not None
+    assert few.score == ""
+
+
 async def test_a_waiting_job_s_page_has_them_and_asks_nothing_for_it(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     now = int(cluster.clock.now())
