@@ -51,7 +51,9 @@ def random_options(chance: random.Random) -> list[str]:
         options += ["--cpus", chance.choice(["1", "4", "8", "9", "16", "24", "40"])]
     if chance.random() < 0.4:
         nodes = chance.choice([1, 2, 3, 5])
-        if nodes <= int(options[1]):
+        slots = int(options[1])
+        # Others are refused: they do not spread over so many nodes.
+        if nodes <= slots and -(-slots // -(-slots // nodes)) == nodes:
             options += ["--nodes", str(nodes)]
     if chance.random() < 0.7:
         options += ["--time", chance.choice(["5m", "45m", "4h", "1d", "3d", "8d", "40d"])]

@@ -157,9 +157,14 @@ def _request_keys(given: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("cpus is for jobs without GPUs", "Use cpus-per-gpu.")
     nodes = counts.get("nodes", 0)
     slots = counts.get("gpus") or counts.get("cpus") or nodes or 1
+    unit = "GPU" if "gpus" in counts else "CPU"
     if nodes > slots:
+        raise UsageError(f"nodes: {nodes} are more than the {unit}s, {slots}")
+    share = -(-slots // nodes) if nodes else 0
+    if nodes and -(-slots // share) != nodes:
         raise UsageError(
-            f"nodes: {nodes} are more than the {'GPUs' if 'gpus' in counts else 'CPUs'}, {slots}"
+            f"{counted(slots, unit)} cannot be spread over {counted(nodes, 'node')}",
+            f"{share} on each are {share * nodes}, {share - 1} on each {(share - 1) * nodes}.",
         )
     needs_gpu = "gpus" in counts or bool({"gpu_type", "gpu_mem", "needs"} & given.keys())
     keys: dict[str, Any] = {
@@ -169,7 +174,7 @@ def _request_keys(given: Mapping[str, Any]) -> dict[str, Any]:
         "slot_type": "cuda" if needs_gpu else "cpu",
     }
     if nodes:
-        keys["slots_per_node"] = -(-slots // nodes)
+        keys["slots_per_node"] = share
     for name, key in _KEYS.items():
         if name in given:
             keys[key] = int(given[name]) if str(given[name]).isdecimal() else given[name]
@@ -186,11 +191,13 @@ def job_request(row: Mapping[str, Any]) -> Request:
     slots = gpus or row["cpus"]
     if not slots:
         raise UsageError(f"the size of job {row['id']} is unknown", "Pass it: --gpus, --cpus.")
+    share = -(-slots // nodes)
     return Request(
         command="true",
         plain=True,
-        slots=slots,
-        slots_per_node=-(-slots // nodes),
+        # Of an uneven job the largest share on each node.
+        slots=slots if -(-slots // share) == nodes else share * nodes,
+        slots_per_node=share,
         slot_type=SlotType.CUDA if gpus else SlotType.CPU,
         limit_seconds=row["limit_seconds"],
         memory_bytes=None if row["memory_bytes"] is None else row["memory_bytes"] // nodes,
