@@ -232,9 +232,7 @@ def _find_unknown(job_ids: Sequence[str], rows: Sequence[Row], own_cluster: str)
 
     known = {row[name] for row in rows for name in ("id", "_other_id")}
     numbers = {numbered(str(row["id"])) for row in rows}
-    return [
-        job_id for job_id in job_ids if job_id not in known and numbered(job_id) not in numbers
-    ]
+    return [job_id for job_id in job_ids if job_id not in known and numbered(job_id) not in numbers]
 
 
 def _own_cluster(session: ClusterSession) -> str:

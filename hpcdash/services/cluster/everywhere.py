@@ -14,6 +14,7 @@ from hpcdash.domain.schema import ALL_JOBS, JOBS
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
 
 T = TypeVar("T")
@@ -54,11 +55,16 @@ async def within(session: ClusterSession, awaitable: Awaitable[T], limit_seconds
 async def _fetch(session: ClusterSession, kind: Kind, limit_seconds: float) -> ClusterJobs:
     store = session.store
     try:
-        return ClusterJobs(session, await within(session, store.fetch(kind), limit_seconds))
+        return ClusterJobs(session, await within(session, _fetch_table(store, kind), limit_seconds))
     except HpcdashError as failed:
         error = failed
     store.load_cached((kind,))
     return ClusterJobs(session, store.snapshots.get(kind), error)
+
+
+async def _fetch_table(store: ClusterStore, kind: Kind) -> Snapshot:
+    await store.resolve_backend()
+    return await store.fetch(kind)
 
 
 def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:

@@ -631,9 +631,7 @@ def _refusal(outcome: Outcome, reported: str) -> HpcdashError:
 def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
     key = parse_job_key(job_id)
     return tuple(
-        row
-        for row in rows
-        if job_id == row["id"] or (key and key == parse_job_key(str(row["id"])))
+        row for row in rows if job_id == row["id"] or (key and key == parse_job_key(str(row["id"])))
     )
 
 
