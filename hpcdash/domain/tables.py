@@ -259,18 +259,24 @@ JOBS = TableSpec(
     whole=("id", "state"),
     dropped=("cpus", "nodes", "limit", "user", "gpus", "queue"),
 )
-# Jobs on several clusters: of no snapshot, joined from each cluster's.
-ALL_JOBS = TableSpec(
-    "all",
-    fields={"cluster": "word", **JOBS.fields, "_row_id": "text"},
-    columns=(ColumnSpec("cluster", 12, 0, longest=18), *JOBS.columns),
-    identity="_row_id",
-    shown=("cluster", *(name for name in JOBS.shown if name != "user")),
-    printed=("cluster", *JOBS.printed),
-    whole=("cluster", *JOBS.whole),
-    dropped=JOBS.dropped,
-    json_key="jobs",
-)
+
+
+def _on_clusters(spec: TableSpec, name: str) -> TableSpec:
+    """Return the table of jobs on several clusters: of no snapshot, joined from each cluster's."""
+    return TableSpec(
+        name,
+        fields={"cluster": "word", **spec.fields, "_row_id": "text"},
+        columns=(ColumnSpec("cluster", 12, 0, longest=18), *spec.columns),
+        identity="_row_id",
+        shown=("cluster", *(name for name in spec.shown if name != "user")),
+        printed=("cluster", *spec.printed),
+        whole=("cluster", *spec.whole),
+        dropped=spec.dropped,
+        json_key="jobs",
+    )
+
+
+ALL_JOBS = _on_clusters(JOBS, "all")
 NODES = TableSpec(
     "nodes",
     summary="List nodes: load, free resources, and why some are drained.",
@@ -477,6 +483,7 @@ HISTORY = TableSpec(
     whole=JOBS.whole,
     dropped=JOBS.dropped,
 )
+ALL_HISTORY = _on_clusters(HISTORY, "all-history")
 SHARES = TableSpec(
     "shares",
     summary="List fair shares: shares, usage and the priority factor.",

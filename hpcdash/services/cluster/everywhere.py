@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,32 @@ class ClusterJobs(Struct, frozen=True):
     session: ClusterSession
     snapshot: Snapshot | None
     error: HpcdashError | None = None
+
+
+class ClusterAnswer(Struct, Generic[T], frozen=True):
+    """A cluster's answer, or why there is none."""
+
+    session: ClusterSession
+    value: T | None
+    error: HpcdashError | None = None
+
+
+async def query_clusters(
+    sessions: Sequence[ClusterSession],
+    fetch: Callable[[ClusterSession], Awaitable[T]],
+    *,
+    limit_seconds: float,
+) -> list[ClusterAnswer[T]]:
+    """Query clusters at the same time, each for at most so long; an error is in its answer."""
+
+    async def answer(session: ClusterSession) -> ClusterAnswer[T]:
+        try:
+            await within(session, session.store.resolve_backend(), limit_seconds)
+            return ClusterAnswer(session, await within(session, fetch(session), limit_seconds))
+        except HpcdashError as error:
+            return ClusterAnswer(session, None, error)
+
+    return await asyncio.gather(*map(answer, sessions))
 
 
 async def fetch_everywhere(
@@ -65,6 +91,24 @@ async def _fetch(session: ClusterSession, kind: Kind, limit_seconds: float) -> C
 async def _fetch_table(store: ClusterStore, kind: Kind) -> Snapshot:
     await store.resolve_backend()
     return await store.fetch(kind)
+
+
+def join_runs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
+    """Join runs of clusters, by their names, with a column `cluster`.
+
+    IDs are `15@NAME`, which no two clusters share, and so are queues.
+    """
+    joined = []
+    for name, table in tables:
+        names = pa.repeat(pa.scalar(name, pa.string()), table.num_rows)
+        for column in ("id", "queue"):
+            field = table.schema.field(column)
+            texts = pc.binary_join_element_wise(table[column].cast(pa.string()), names, "@")
+            table = table.set_column(
+                table.column_names.index(column), field, texts.cast(field.type)
+            )
+        joined.append(table.append_column("cluster", names))
+    return pa.concat_tables(joined).unify_dictionaries()
 
 
 def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
