@@ -119,10 +119,15 @@ def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
 
 def _with_cluster(name: str, table: pa.Table) -> pa.Table:
     columns = {field: table[field] for field in JOBS.names}
+    # A view's own.
+    added = [field for field in table.schema if field.name not in JOBS.names]
     names = pa.repeat(pa.scalar(name, pa.string()), table.num_rows)
     columns["cluster"] = names.cast(ALL_JOBS.field("cluster").type)
     # `15@lab2`.
     columns["_row_id"] = pc.binary_join_element_wise(
         table["id"].cast(pa.string()), names, "@", null_handling="replace"
     ).cast(ALL_JOBS.field("_row_id").type)
-    return pa.table({field: columns[field] for field in ALL_JOBS.names}, schema=ALL_JOBS)
+    joined = pa.table({field: columns[field] for field in ALL_JOBS.names}, schema=ALL_JOBS)
+    for field in added:
+        joined = joined.append_column(field, table[field.name])
+    return joined
