@@ -694,8 +694,14 @@ STORAGE = TableSpec(
         "free_bytes": "count",
         "used_inodes": "count",
         "limit_inodes": "count",
-        # The tools that reported it.
+        # The tools that reported it; site: the site's own command.
         "source": "word",
+        # From at least three readings over six hours; null: unknown, or it does not grow.
+        "daily_growth_bytes": "count",
+        # Null: not within a year.
+        "full_at": "time",
+        # What the checkpoints of running jobs write, as far as it is known.
+        "daily_checkpoint_bytes": "count",
         # Why the usage is unknown; null if it is known.
         "problem": "text",
     },
@@ -710,6 +716,9 @@ STORAGE = TableSpec(
         ColumnSpec("owner", 12, 3, longest=24),
         ColumnSpec("name", 12, 2, title="FILE SYSTEM", heading="FILE_SYSTEM", longest=40),
         ColumnSpec("source", 8, 4, muted=True, longest=24),
+        ColumnSpec("full", 10, 1, "full_at"),
+        ColumnSpec("growth", 9, 3, "daily_growth_bytes", "A DAY", heading="A_DAY"),
+        ColumnSpec("saves", 9, 3, "daily_checkpoint_bytes", "SAVES A DAY", heading="SAVES_A_DAY"),
         ColumnSpec("problem", 12, 1, longest=60),
     ),
     identity="path",
@@ -721,14 +730,40 @@ STORAGE = TableSpec(
         "free",
         "files",
         "max_files",
+        "full",
+        "growth",
+        "saves",
         "owner",
         "name",
         "problem",
     ),
-    optional=frozenset({"owner", "problem", "used_inodes", "limit_inodes"}),
-    printed=("path", "used", "limit", "free", "files", "max_files", "owner", "name", "problem"),
+    optional=frozenset(
+        {
+            "owner",
+            "problem",
+            "used_inodes",
+            "limit_inodes",
+            "full_at",
+            "daily_growth_bytes",
+            "daily_checkpoint_bytes",
+        }
+    ),
+    printed=(
+        "path",
+        "used",
+        "limit",
+        "free",
+        "files",
+        "max_files",
+        "full",
+        "growth",
+        "saves",
+        "owner",
+        "name",
+        "problem",
+    ),
     whole=("path",),
-    dropped=("name", "max_files", "files", "owner"),
+    dropped=("name", "max_files", "files", "owner", "growth", "saves"),
     empty="No path is known. Give one: hpcdash storage /scratch/me",
 )
 # Their columns and order can be configured, and their filters bookmarked.
