@@ -144,10 +144,7 @@ def history(
     everywhere: bool,
     **given: str,
 ) -> None:
-    """List ended jobs of the last 7 days, or of any span.
-
-    A span includes jobs that were active at any time in it and have since ended.
-    """
+    """List ended jobs of the last 7 days, or those that were active in a span."""
     from hpcdash.cli.history import HistoryOptions, run_history, run_history_everywhere
     from hpcdash.cli.jobs import run_everywhere, run_table
     from hpcdash.domain.tables import ALL_HISTORY
@@ -403,9 +400,11 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
     type=click.Choice(["day", "week", "queue", "user", "account", "name", "cluster"]),
     default=None,
     metavar="KEY",
-    help="queue (the default), day, week, user, account, name; of all clusters also cluster.",
+    help="queue (the default), day, week, user, account or name.",
 )
-@_ALL_CLUSTERS
+@click.option(
+    "--all-clusters", "everywhere", is_flag=True, help="All configured clusters; --by cluster."
+)
 @click.option(
     "--format",
     "form",
@@ -821,10 +820,10 @@ def check_nodes(common: CommonOptions, **given: Any) -> None:
 @_ROW_FORMAT
 @common_options
 def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
-    """List what is used and free on file systems, and of quotas.
+    """List what is used and free on file systems, and of quotas, and when they are full.
 
-    Without PATH: your home, the folder of launches, your jobs' directories, and the paths of
-    [[watch.storage]].
+    Without PATH: the quotas of quota_command, your home, the folder of launches, your jobs'
+    directories, and the paths of [[watch.storage]].
     """
     from hpcdash.cli.storage import run_storage
 
@@ -1242,7 +1241,7 @@ def doctor(common: CommonOptions, form: str) -> None:
 @common_options
 @click.pass_context
 def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
-    """List configured clusters and schedulers found here."""
+    """List configured clusters, schedulers found here, and other clusters of a site."""
     if context.invoked_subcommand is None:
         from hpcdash.cli.clusters import run_clusters
 

@@ -101,7 +101,7 @@ def test_the_rest_is_listed_where_the_site_s_command_prints_something_else(
     assert answer.status == 1
     assert str(person.home) in answer.text
     assert "line 2: 'lots' is not an amount" in answer.stderr
-    assert "command: /" in answer.stderr
+    assert "command: " in answer.stderr
     assert " --all\n" in answer.stderr
     assert "output: /projects/x lots" in answer.stderr
 

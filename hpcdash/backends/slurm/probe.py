@@ -6,7 +6,6 @@ import re
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles, probe_values
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, decoded
-from hpcdash.backends.slurm.clusters import NAME as CLUSTER_NAME
 from hpcdash.backends.slurm.commands import slurm, with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import digits, epoch_seconds
@@ -131,8 +130,10 @@ LOCAL_CONFIGURATION = LocalConfiguration(
 
 def _parse_clusters(answer: Answer) -> tuple[str, ...]:
     """Parse a name a line; () where users may not list them, or without accounting."""
+    from hpcdash.backends.slurm.clusters import NAME
+
     lines = decoded(answer.stdout).splitlines() if answer.status == 0 else []
-    return tuple(dict.fromkeys(line for line in lines if CLUSTER_NAME.fullmatch(line)))
+    return tuple(dict.fromkeys(line for line in lines if NAME.fullmatch(line)))
 
 
 class SlurmProbe(ProbePart):
