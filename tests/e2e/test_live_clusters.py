@@ -83,8 +83,8 @@ def both_with_one_number(lab: SlurmLab) -> str:
     while not (shared := numbers["lab"] & numbers["lab2"]):
         behind = min(numbers, key=lambda name: max(map(int, numbers[name]), default=0))
         wrap = f"echo I am on {behind}; sleep 600"
-        line = ("sbatch", "--parsable", "-M", behind, "--mem=10", "-J", f"on-{behind}")
-        line = (*line, "-o", "/dev/null", "--wrap", wrap)
+        options = ("-M", behind, "--mem=10", "-J", f"on-{behind}", "-o", "/dev/null")
+        line = ("sbatch", "--parsable", *options, "--wrap", wrap)
         answer = lab.as_user(lab.alice, *line).stdout.decode().strip()
         numbers[behind].add(answer.partition(";")[0])
     return shared.pop()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpcdash.client.tracking import TrackedJob, _update_jobs
 from hpcdash.domain.dependencies import parse_dependency, waited_for_by, waits_for
-from hpcdash.domain.switch_text import SwitchKind
+from hpcdash.domain.switches import SwitchKind
 from hpcdash.services.chains import ChainReader
 from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_folders import LivingJobs

@@ -121,7 +121,9 @@ class ClustersView(TableView):
 
     def compose(self) -> ComposeResult:
         yield from super().compose()
-        yield PlainStatic(id="proposed")
+        below = PlainStatic(id="proposed")
+        below.display = False
+        yield below
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"state": connection_cell}
@@ -150,10 +152,11 @@ class ClustersView(TableView):
             store = session.store
             if session.settings is None:
                 continue
+            site = read_site_clusters(store.cache_file(FILE))
             if store.probe is not None:
                 with contextlib.suppress(HpcdashError):
-                    await fetch_site_clusters(store)
-            known.append((session.settings, read_site_clusters(store.cache_file(FILE))))
+                    site = await fetch_site_clusters(store)
+            known.append((session.settings, site))
         lines = format_proposals(propose_clusters(known), "config.toml")
         if self.is_live:
             below = self.query_one("#proposed", PlainStatic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 
 from hpcdash.config.destination import SshDestination
 from hpcdash.config.settings import ClusterSettings
-from hpcdash.services.cluster import site
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.site import (
     SiteClusters,
@@ -91,7 +91,8 @@ async def test_the_clusters_are_queried_once_a_day(
         assert found is not None
         assert (found.names, found.own) == (("lab", "lab2"), "lab")
     assert transport.count("sacctmgr") == 1
-    monkeypatch.setattr(site.time, "time", lambda: found.at + 86_401)
+    later = time.time() + 86_401
+    monkeypatch.setattr(time, "time", lambda: later)
     # Users may not list them.
     transport.answers["sacctmgr"] = (1, b"", b"access denied")
     for _ in range(2):
