@@ -343,8 +343,9 @@ class ProbePart(ABC):
         return None
 
     def site_clusters(self) -> Query[tuple[str, ...]] | None:
-        """Query the clusters of the site, () if it does not list them; None for a scheduler that has
-        one cluster.
+        """Query the clusters of the site, () if it does not list them.
+
+        None for a scheduler that has one cluster.
         """
         return None
 

@@ -459,14 +459,14 @@ def _read_runs(
     warn_rejected(fetched.rejected)
     runs, notes = _selected(fetched, session, options, requested, everyone=everyone)
     return _ReportSource(
-        runs,
-        fetched.span,
-        session.zone or LOCAL_ZONE,
-        notes,
-        session.store.title,
-        fetched.taken_at,
-        _envelope(fetched, session),
-        fetched.problem,
+        runs=runs,
+        span=fetched.span,
+        zone=session.zone or LOCAL_ZONE,
+        notes=notes,
+        title=session.store.title,
+        taken_at=fetched.taken_at,
+        envelope=_envelope(fetched, session),
+        problem=fetched.problem,
     )
 
 
@@ -516,7 +516,15 @@ def _read_everywhere(
     title = f"all clusters ({', '.join(answer.session.name for answer in answers)})"
     envelope = {"clusters": entries, "span": _span(span)}
     notes = ["; ".join(whose), *notes]
-    return _ReportSource(join_runs(tables), span, LOCAL_ZONE, notes, title, taken_at, envelope)
+    return _ReportSource(
+        runs=join_runs(tables),
+        span=span,
+        zone=LOCAL_ZONE,
+        notes=notes,
+        title=title,
+        taken_at=taken_at,
+        envelope=envelope,
+    )
 
 
 def _selected(

@@ -88,11 +88,11 @@ class ClusterSettings(Struct, frozen=True):
 
     name: safe as a file name. transport: by default "http" with a URL, "ssh" with `ssh`, else
     "local". ssh: None if transport is "local" or a URL is reached directly; other_logins: tried in
-    turn where that host cannot be reached. site_cluster: one of the clusters of the scheduler's site,
-    from a key of registry.SITE_CLUSTERS; '' for its default. is_configured: it has a table.
-    quota_command: argv of the site's quota command on the login node, () for none. url: URL of a scheduler
-    over HTTP, from the key named after its backend; '' for any other. backend: None: detected.
-    user: None: the login name.
+    turn where that host cannot be reached. site_cluster: one of the clusters of the scheduler's
+    site, from a key of registry.SITE_CLUSTERS; '' for its default. is_configured: it has a table.
+    quota_command: argv of the site's quota command on the login node, () for none. url: URL of a
+    scheduler over HTTP, from the key named after its backend; '' for any other. backend: None:
+    detected. user: None: the login name.
     """
 
     name: str

@@ -164,7 +164,7 @@ class SlurmProbe(ProbePart):
     def site_clusters(self) -> Query[tuple[str, ...]]:
         """Return the query of the clusters that share the accounting database."""
         return Query(
-            slurm("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"),
+            slurm("sacctmgr", "-nP", "show", "cluster", "format=cluster"),
             _parse_clusters,
             limit_seconds=_CLUSTERS_LIMIT_SECONDS,
         )

@@ -1,4 +1,4 @@
-"""Other clusters of a scheduler's site: the ones that are not configured, and the lines to add them."""
+"""Clusters of a scheduler's site that are not configured, and the lines that add them."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def queue_access(offers: Offers) -> Mapping[str, Place]:
 
 
 class FreeSlots(Struct, frozen=True):
-    """Free GPUs and CPUs that jobs of the user could have now; `gpus` None: there are none at all."""
+    """Free GPUs and CPUs that jobs of the user could have; `gpus` None: the cluster has none."""
 
     gpus: int | None
     cpus: int

@@ -132,12 +132,12 @@ def _quota(row: Mapping[str, Any]) -> SiteQuota:
             raise ValueError(f"{name} {row[name]!r} is not a text")
     return SiteQuota(
         path,
-        _number("used_bytes", row.get("used_bytes")),
-        _number("limit_bytes", row.get("limit_bytes")),
-        _number("used_inodes", row.get("used_inodes")),
-        _number("limit_inodes", row.get("limit_inodes")),
-        row.get("owner"),
-        row.get("name"),
+        used_bytes=_number("used_bytes", row.get("used_bytes")),
+        limit_bytes=_number("limit_bytes", row.get("limit_bytes")),
+        used_inodes=_number("used_inodes", row.get("used_inodes")),
+        limit_inodes=_number("limit_inodes", row.get("limit_inodes")),
+        owner=row.get("owner"),
+        name=row.get("name"),
     )
 
 

@@ -80,14 +80,14 @@ async def fetch_storage(
             row["full_at"] = (
                 None if growth.full_at is None else datetime.fromtimestamp(growth.full_at, UTC)
             )
-        saved = [rate for folder, rate in saves.items() if _row_of(folder, rows) is row]
+        saved = [rate for folder, rate in saves.items() if _find_row(folder, rows) is row]
         row["daily_checkpoint_bytes"] = sum(saved) if saved else None
         row.pop(_FOLDERS, None)
     return StorageUse(pa.Table.from_pylist(rows, STORAGE), problem)
 
 
 async def _fetch_saves(session: ClusterSession) -> dict[str, int]:
-    """Fetch the bytes a day of running jobs' checkpoints by folder, as far as hpcdash launched them."""
+    """Fetch the bytes a day of the checkpoints of running launches, by folder."""
     store = session.store
     mine = store.table(Kind.MINE)
     if mine is None:
@@ -123,10 +123,10 @@ def _quota_row(path: str, quota: SiteQuota) -> dict[str, Any]:
         "site",
         quota.name or quota.path,
         quota.owner or "",
-        quota.used_bytes,
-        quota.limit_bytes,
-        quota.used_inodes,
-        quota.limit_inodes,
+        bytes_used=quota.used_bytes,
+        bytes_limit=quota.limit_bytes,
+        inodes_used=quota.used_inodes,
+        inodes_limit=quota.limit_inodes,
     )
     return _storage_row(path, usage)
 
@@ -136,7 +136,7 @@ def _place(row: Mapping[str, Any]) -> str:
     return json.dumps([row.get(name) or "" for name in ("source", "name", "owner")])
 
 
-def _row_of(folder: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _find_row(folder: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the row of the file system or quota that a folder is in, as far as it is listed."""
     for row in rows:
         if folder in row.get(_FOLDERS, ()):
@@ -149,7 +149,7 @@ async def _fetch_rows(
     session: ClusterSession,
     paths: Sequence[str],
     rules: Iterable[StorageRule],
-    folders_of_jobs: Sequence[str],
+    checkpoint_folders: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Fetch a row for each file system or quota; its _FOLDERS are the queried paths on it."""
     store = session.store
@@ -164,7 +164,7 @@ async def _fetch_rows(
         mine = store.table(Kind.MINE)
         if mine is None:
             mine = (await store.fetch(Kind.MINE)).table
-        folders = [home, session.launches.settings.site.storage_root, *folders_of_jobs]
+        folders = [home, session.launches.settings.site.storage_root, *checkpoint_folders]
         folders += [path for path in mine["work_dir"].to_pylist() if path]
         for path in folders:
             if path.startswith("/"):

@@ -31,7 +31,10 @@ Reading = tuple[float, int]
 
 
 class Growth(Struct, frozen=True):
-    """Bytes a day by which a place grows, and the epoch second at which it is full; None: not soon."""
+    """Bytes a day by which a place grows, and the epoch second at which it is full.
+
+    None: not within MAX_FULL_SECONDS.
+    """
 
     bytes_a_day: int
     full_at: float | None = None
@@ -60,12 +63,12 @@ def keep_readings(
         # The newest places are last.
         known.pop(place, None)
         known[place] = readings
-    kept = dict(list(known.items())[-_MAX_PLACES:])
+    newest = dict(list(known.items())[-_MAX_PLACES:])
     if file is not None:
         with contextlib.suppress(OSError):
             make_folder(file.parent)
-            atomic_write(file, msgspec.json.encode(kept))
-    return kept
+            atomic_write(file, msgspec.json.encode(newest))
+    return newest
 
 
 def find_growth(readings: Sequence[Reading], limit_bytes: int | None, now: float) -> Growth | None:

@@ -146,7 +146,7 @@ class AllJobsView(TableView):
             self.query_one("#clusters", PlainStatic).update(Content("\n").join(lines))
 
     def _fetch_free_when_due(self, session: ClusterSession) -> None:
-        """Fetch the nodes of a connected cluster every two minutes, at first also who may use what."""
+        """Fetch the nodes of a connected cluster every two minutes, first also the access."""
         now = time.monotonic()
         fetched_at = self._fetched_at.get(session.name)
         is_due = fetched_at is None or now - fetched_at >= _FREE_SECONDS
@@ -176,7 +176,7 @@ class AllJobsView(TableView):
         return known[2]
 
     def _cluster_line(self, session: ClusterSession) -> Content:
-        """Return a cluster's free slots, its jobs by state, their age, and why they are not newer."""
+        """Return a cluster's free slots, jobs by state, their age, and its error."""
         store = session.store
         snapshot = store.snapshots.get(Kind.MINE)
         parts = [self._format_free(session)]
@@ -197,8 +197,9 @@ class AllJobsView(TableView):
         return Content.assemble(("▌", style_name(self._edge(session.name))), name, (text, style))
 
     def _format_free(self, session: ClusterSession) -> str:
-        """Return `  12 GPUs    340 CPUs free`, with the age of an old list of nodes, as wide for each
-        cluster.
+        """Return `  12 GPUs    340 CPUs free`, as wide for each cluster.
+
+        An old list of nodes has its age.
         """
         slots = {one.name: self._free_slots(one) for one in self.sessions}
         has_gpus = any(free is not None and free.gpus is not None for free in slots.values())
