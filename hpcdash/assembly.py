@@ -376,7 +376,14 @@ def build_session(
     )
     launches = Launches(store, launch, state_root(), pools)
     return ClusterSession(
-        store, Poller(store, pace), Actions(store, journal()), launches, origin, zone, pools=pools
+        store,
+        Poller(store, pace),
+        Actions(store, journal()),
+        launches,
+        origin,
+        zone,
+        pools=pools,
+        settings=cluster,
     )
 
 

@@ -342,6 +342,13 @@ class ProbePart(ABC):
         """Return the backend for the detected dialect; None if there is only one."""
         return None
 
+    def site_clusters(self) -> Query[tuple[str, ...]] | None:
+        """Query the clusters of the site, () if it does not list them.
+
+        None for a scheduler that has one cluster.
+        """
+        return None
+
 
 class QueuePart(ABC):
     """Pending and running jobs, nodes and queues: tables of domain.schema.JOBS, NODES, QUEUES."""

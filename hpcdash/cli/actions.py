@@ -224,15 +224,20 @@ def exit_status(outcomes: Sequence[Outcome]) -> int:
     return EXIT_REFUSED if False in done else 0
 
 
-def _find_unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return the IDs without a row."""
-    known = {row[name] for row in rows for name in ("id", "_number", "_other_id")}
-    unknown = []
-    for job_id in job_ids:
-        number = int(parse_job_number(job_id) or -1)
-        if job_id not in known and number not in known:
-            unknown.append(job_id)
-    return unknown
+def _find_unknown(job_ids: Sequence[str], rows: Sequence[Row], own_cluster: str) -> list[str]:
+    """Return the IDs without a row; those without a Slurm cluster are of `own_cluster`."""
+
+    def numbered(job_id: str) -> tuple[int, str]:
+        return int(parse_job_number(job_id) or -1), plain_id(job_id)[1] or own_cluster
+
+    known = {row[name] for row in rows for name in ("id", "_other_id")}
+    numbers = {numbered(str(row["id"])) for row in rows}
+    return [job_id for job_id in job_ids if job_id not in known and numbered(job_id) not in numbers]
+
+
+def _own_cluster(session: ClusterSession) -> str:
+    probe = session.store.probe
+    return probe.cluster if probe is not None else ""
 
 
 async def _announce(
@@ -243,8 +248,9 @@ async def _announce(
     Raises _AllEnded if all jobs to cancel have ended.
     """
     rows = await session.actions.fetch_rows(job_ids)
+    own_cluster = _own_cluster(session)
     has_ended = bool(rows) and all(row["state"] in ENDED for row in rows)
-    if request.verb is Verb.CANCEL and has_ended and not _find_unknown(job_ids, rows):
+    if request.verb is Verb.CANCEL and has_ended and not _find_unknown(job_ids, rows, own_cluster):
         raise _AllEnded(rows)
     plan = session.actions.plan(replace(request, job_ids=ids_in_full(job_ids, rows)), rows)
     checkpoints: Mapping[str, str] = {}
@@ -282,7 +288,7 @@ def _format_plan(
     yield f"{verb} on {visible(session.name)}: {format_jobs(rows)}"
     if ended := count_jobs(plan.rows) - count_jobs(rows):
         yield f"  {ended} already finished (skipped)"
-    if unknown := _find_unknown(plan.request.job_ids, plan.rows):
+    if unknown := _find_unknown(plan.request.job_ids, plan.rows, _own_cluster(session)):
         yield f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}"
     if others := format_others(rows, session.store.user or ""):
         yield f"  ! {others}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import sys
 from typing import Any
 
-from hpcdash.assembly import EMBEDDED
+from msgspec.structs import replace
+
+from hpcdash.assembly import EMBEDDED, chosen_clusters, snapshot_cache
 from hpcdash.backends.registry import NAMES
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.jobs import open_sessions
@@ -20,6 +23,13 @@ from hpcdash.config.write import write_cluster
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
+from hpcdash.services.cluster.site import FILE as SITE_FILE
+from hpcdash.services.cluster.site import (
+    ProposedCluster,
+    format_proposals,
+    propose_clusters,
+    read_site_clusters,
+)
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
@@ -57,12 +67,30 @@ def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
     return rows
 
 
+def proposed_clusters(
+    common: CommonOptions, settings: Settings
+) -> tuple[list[ProposedCluster], str]:
+    """Return the known clusters of the sites that are not configured, without a query, and the
+    configuration file.
+    """
+    chosen = replace(common, cluster=None) if common.cluster else common
+    clusters = {one.name: one for one in chosen_clusters(chosen, settings)}
+    known = []
+    for cluster in {**clusters, **settings.clusters}.values():
+        with contextlib.suppress(UsageError):
+            file = snapshot_cache(cluster).folder / SITE_FILE
+            known.append((cluster, read_site_clusters(file)))
+    path, _ = config_path(common.config)
+    return propose_clusters(known), str(path)
+
+
 def run_clusters(common: CommonOptions, form: str) -> None:
     """Print the clusters without querying any."""
     settings = load_settings(common.config)
     rows = cluster_rows(settings)
+    proposed, file = proposed_clusters(common, settings)
     if form == "json":
-        print_json({"clusters": rows})
+        print_json({"clusters": rows, "proposed": proposed})
         return
     if form == "csv":
         text = io.StringIO()
@@ -91,6 +119,8 @@ def run_clusters(common: CommonOptions, form: str) -> None:
         for row in rows
     ]
     print(*align_cells(cells), sep="\n")
+    if lines := format_proposals(proposed, file):
+        print("", *lines, sep="\n")
 
 
 def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: bool) -> None:

@@ -52,15 +52,16 @@ _ROW_FORMAT = _format_option("table", "json", "csv")
 _MINE = click.option(
     "--mine/--all", "mine", default=True, help="Your own jobs (the default), or everyone's."
 )
+_ALL_CLUSTERS = click.option(
+    "--all-clusters", "everywhere", is_flag=True, help="Jobs on all configured clusters."
+)
 # Nodes and queues always list all rows; the option is accepted for scripts.
 _ALWAYS_ALL = click.option("--mine/--all", "mine", default=True, hidden=True)
 _TABLE_OPTIONS = {
     "jobs": (
         _FILTER,
         _MINE,
-        click.option(
-            "--all-clusters", "everywhere", is_flag=True, help="Jobs on all configured clusters."
-        ),
+        _ALL_CLUSTERS,
         _ROW_FORMAT,
     ),
     "nodes": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
@@ -81,9 +82,10 @@ def _table_command(spec: TableSpec) -> click.Command:
     @common_options
     def command(common: CommonOptions, everywhere: bool = False, **given: Any) -> None:
         from hpcdash.cli.jobs import run_everywhere, run_table
+        from hpcdash.domain.tables import ALL_JOBS
 
         if everywhere:
-            run_everywhere(common, **given)
+            run_everywhere(common, ALL_JOBS, **given)
         else:
             run_table(common, spec.name, **given)
 
@@ -131,18 +133,28 @@ def _runs_options(since: str) -> Decorator:
 
 @click.command()
 @_runs_options("7d")
+@_ALL_CLUSTERS
 @_ROW_FORMAT
 @common_options
-def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
-    """List ended jobs of the last 7 days, or of any span.
-
-    A span includes jobs that were active at any time in it and have since ended.
-    """
-    from hpcdash.cli.history import HistoryOptions, run_history
-    from hpcdash.cli.jobs import run_table
+def history(
+    common: CommonOptions,
+    expression: str,
+    mine: bool,
+    form: str,
+    everywhere: bool,
+    **given: str,
+) -> None:
+    """List ended jobs of the last 7 days, or those that were active in a span."""
+    from hpcdash.cli.history import HistoryOptions, run_history, run_history_everywhere
+    from hpcdash.cli.jobs import run_everywhere, run_table
+    from hpcdash.domain.tables import ALL_HISTORY
 
     options = HistoryOptions(**given)
-    if options.is_plain:
+    if everywhere and options.is_plain:
+        run_everywhere(common, ALL_HISTORY, expression=expression, mine=mine, form=form)
+    elif everywhere:
+        run_history_everywhere(common, options, expression=expression, mine=mine, form=form)
+    elif options.is_plain:
         run_table(common, "history", expression=expression, mine=mine, form=form)
     else:
         run_history(common, options, expression=expression, mine=mine, form=form)
@@ -385,10 +397,13 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
 @_runs_options("30d")
 @click.option(
     "--by",
-    type=click.Choice(["day", "week", "queue", "user", "account", "name"]),
-    default="queue",
+    type=click.Choice(["day", "week", "queue", "user", "account", "name", "cluster"]),
+    default=None,
     metavar="KEY",
-    help="queue (the default), day, week, user, account, name.",
+    help="queue (the default), day, week, user, account or name.",
+)
+@click.option(
+    "--all-clusters", "everywhere", is_flag=True, help="All configured clusters; --by cluster."
 )
 @click.option(
     "--format",
@@ -805,10 +820,10 @@ def check_nodes(common: CommonOptions, **given: Any) -> None:
 @_ROW_FORMAT
 @common_options
 def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
-    """List what is used and free on file systems, and of quotas.
+    """List what is used and free on file systems, and of quotas, and when they are full.
 
-    Without PATH: your home, the folder of launches, your jobs' directories, and the paths of
-    [[watch.storage]].
+    Without PATH: the quotas of quota_command, your home, the folder of launches, your jobs'
+    directories, and the paths of [[watch.storage]].
     """
     from hpcdash.cli.storage import run_storage
 
@@ -1226,7 +1241,7 @@ def doctor(common: CommonOptions, form: str) -> None:
 @common_options
 @click.pass_context
 def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
-    """List configured clusters and schedulers found here."""
+    """List configured clusters, schedulers found here, and other clusters of a site."""
     if context.invoked_subcommand is None:
         from hpcdash.cli.clusters import run_clusters
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import locale
 import os
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from hpcdash import __version__
 from hpcdash.assembly import EMBEDDED, chosen_clusters
 from hpcdash.backends.base import Capability
+from hpcdash.cli.clusters import proposed_clusters
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
@@ -36,6 +38,7 @@ from hpcdash.embedded.machine import this_machine
 from hpcdash.embedded.start import supervisor_pid
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError
 from hpcdash.private_files import make_folder, make_private
+from hpcdash.services.cluster.site import fetch_site_clusters, format_proposals
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.folders import cache_root, queue_folder
 from hpcdash.shell_files import shell_text
@@ -82,9 +85,14 @@ def run_doctor(common: CommonOptions, form: str) -> None:
 
     async def inspect() -> bool:
         async with open_sessions([cluster], settings) as [session]:
-            return await check_cluster(session.store, checks.append)
+            is_reached = await check_cluster(session.store, checks.append)
+            if is_reached:
+                with contextlib.suppress(HpcdashError):
+                    await fetch_site_clusters(session.store)
+            return is_reached
 
     reached = run_async(inspect())
+    proposed, file = proposed_clusters(common, settings)
     if form == "json":
         checks = [check if not check.ok else replace(check, next_step="") for check in checks]
         answer = {
@@ -92,6 +100,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
             "version": __version__,
             "taken_at": format_utc(time.time()),
             "checks": checks,
+            "proposed": proposed,
         }
         print_json(answer)
     else:
@@ -100,6 +109,8 @@ def run_doctor(common: CommonOptions, form: str) -> None:
             if not check.ok and check.next_step:
                 for line in check.next_step.splitlines():
                     print(f"      {'':<14} → {visible(line)}")
+        if lines := format_proposals(proposed, file):
+            print("", *lines, sep="\n")
     sys.stdout.flush()
     if not reached:
         sys.exit(EXIT_UNREACHABLE)

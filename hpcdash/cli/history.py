@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.cli.jobs import (
+    cluster_entry,
+    exit_if_none_answered,
     format_empty,
+    on_all_clusters,
     parse_filter,
+    print_everywhere,
     print_table,
     warn_rejected,
     warn_unknown_gpus,
@@ -20,19 +26,23 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_notes
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
+from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.runs import merge_runs
-from hpcdash.domain.schema import RUNS
+from hpcdash.domain.schema import ALL_JOBS, RUNS
 from hpcdash.domain.spans import LOCAL_ZONE, parse_span
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.tables import HISTORY, Kind
+from hpcdash.domain.tables import ALL_HISTORY, HISTORY, Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_span
 from hpcdash.errors import UsageError
+from hpcdash.services.cluster.everywhere import ClusterAnswer, join_jobs, query_clusters
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import OTHERS_HIDDEN, ArchiveProgress, FetchedRuns, RunSelection
 
 DEFAULT_SINCE = "7d"
+# Of several clusters, each has at most so long for a span that is not known yet.
+_CLUSTER_SECONDS = 60.0
 
 
 class HistoryOptions(Struct, frozen=True):
@@ -139,6 +149,77 @@ def run_history(
         print(options.format_empty(jobs.num_rows, mine=mine), file=sys.stderr)
     if fetched.problem is not None:
         raise fetched.problem
+
+
+def run_history_everywhere(
+    common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str
+) -> None:
+    """Print the finished jobs of a time on all configured clusters.
+
+    Exits with the status of an unreachable cluster if none answered.
+    """
+    requested = query.parse(expression, ALL_JOBS, LOCAL_ZONE)
+    answers = fetch_runs_everywhere(common, options, everyone=not mine)
+    now = max(answer.session.store.clock.now() for answer in answers)
+    tables = []
+    entries = []
+    for answer in answers:
+        fetched = answer.value
+        error = answer.error if fetched is None else fetched.problem
+        entry = cluster_entry(answer.session, error)
+        if fetched is not None:
+            tables.append((answer.session.name, merge_runs(fetched.table)))
+            entry["taken_at"] = format_utc(fetched.taken_at)
+            entry["rejected_rows"] = len(fetched.rejected)
+        entries.append(entry)
+    table = query.apply(join_jobs(tables), requested, now)
+    if table.num_rows:
+        newest_first = [("ends_at", "descending"), ("_number", "descending")]
+        table = table.take(pc.sort_indices(table, sort_keys=newest_first))
+    print_everywhere(ALL_HISTORY, table, entries, form, now)
+    exit_if_none_answered([answer.error for answer in answers])
+
+
+def fetch_runs_everywhere(
+    common: CommonOptions,
+    options: HistoryOptions,
+    *,
+    everyone: bool,
+    with_running: bool = False,
+    columns: Sequence[str] = RUNS.names,
+) -> list[ClusterAnswer[FetchedRuns]]:
+    """Fetch the selected runs of all configured clusters; problems go to stderr, by cluster.
+
+    Raises UsageError for an invalid time or state.
+    """
+    selection = options.selection(everyone=everyone)
+    zone = LOCAL_ZONE
+    parse_span(options.since or DEFAULT_SINCE, options.until, now_epoch=time.time(), zone=zone)
+
+    async def fetch(session: ClusterSession) -> FetchedRuns:
+        await session.store.open()
+        now = session.store.clock.now()
+        since = options.since or DEFAULT_SINCE
+        span = parse_span(since, options.until, now_epoch=now, zone=zone)
+        return await session.store.archive.fetch_runs(
+            span, selection, with_running=with_running, columns=columns
+        )
+
+    async def work(sessions: Sequence[ClusterSession]) -> list[ClusterAnswer[FetchedRuns]]:
+        return await query_clusters(sessions, fetch, limit_seconds=_CLUSTER_SECONDS)
+
+    answers = on_all_clusters(common, work)
+    for answer in answers:
+        name = answer.session.name
+        error = answer.error
+        if answer.value is not None:
+            error = answer.value.problem
+            warn_rejected([f"{name}: {row}" for row in answer.value.rejected])
+            if seconds := answer.value.unasked_seconds:
+                print_notes(f"{name}: {format_span(seconds)} could not be fetched")
+        if error is not None:
+            print_notes(f"{name}: {error.message}")
+    return answers
 
 
 class _ProgressLine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,8 +27,8 @@ from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import ALL_JOBS, JOBS, SCHEMAS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
 from hpcdash.domain.spans import LOCAL_ZONE
-from hpcdash.domain.tables import ALL_JOBS as ALL_JOBS_TABLE
-from hpcdash.domain.tables import TABLES, Kind, TableSpec
+from hpcdash.domain.tables import ALL_HISTORY, HISTORY, TABLES, Kind, TableSpec
+from hpcdash.domain.tables import JOBS as JOBS_TABLE
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
@@ -173,54 +173,86 @@ def run_table(
         print(text, file=sys.stderr)
 
 
-def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: bool) -> None:
-    """Print the jobs of all configured clusters as one table.
+def run_everywhere(
+    common: CommonOptions, spec: TableSpec, *, expression: str, form: str, mine: bool
+) -> None:
+    """Print the jobs of all configured clusters as one table: ALL_JOBS or ALL_HISTORY.
 
     Exits with the status of an unreachable cluster if none answered.
     """
     from hpcdash.services.cluster.everywhere import fetch_everywhere, join_jobs
 
     requested = query.parse(expression, ALL_JOBS, LOCAL_ZONE)
-    settings = load_settings(common.config)
-    clusters = chosen_clusters(common, settings)
-    kind = Kind.MINE if mine else Kind.EVERYONE
+    source = HISTORY if spec is ALL_HISTORY else JOBS_TABLE
+    kind = source.kind(everyone=not mine)
 
-    async def work() -> list[ClusterJobs]:
-        async with open_sessions(clusters, settings) as sessions:
-            return await fetch_everywhere(sessions, kind)
+    async def fetch(sessions: Sequence[ClusterSession]) -> list[ClusterJobs]:
+        return await fetch_everywhere(sessions, kind)
 
-    answers = run_async(work())
+    answers = on_all_clusters(common, fetch)
     now = max(answer.session.store.clock.now() for answer in answers)
     tables = []
     entries = []
     for answer in answers:
         snapshot = answer.snapshot
-        error = answer.error
-        entry: dict[str, Any] = {
-            "cluster": answer.session.name,
-            "backend": answer.session.store.backend.name,
-            "taken_at": None,
-            "rejected_rows": 0,
-            "problem": None if error is None else error.message,
-        }
-        age = ""
+        entry = cluster_entry(answer.session, answer.error, now)
         if snapshot is not None:
             tables.append((answer.session.name, snapshot.table))
             entry["taken_at"] = format_utc(snapshot.taken_at)
             entry["rejected_rows"] = len(snapshot.rejected)
-            age = f"; its jobs are {format_age(now - snapshot.taken_at)} old"
-        if error is not None:
-            print_notes(f"{answer.session.name}: {error.message}{age}")
+        if answer.error is not None:
+            age = "" if snapshot is None else format_age(now - snapshot.taken_at)
+            old = f"; its jobs are {age} old" if age else ""
+            print_notes(f"{answer.session.name}: {answer.error.message}{old}")
         entries.append(entry)
     table = query.apply(join_jobs(tables), requested, now)
+    print_everywhere(spec, table, entries, form, now)
+    exit_if_none_answered([answer.error for answer in answers])
+
+
+def on_all_clusters(
+    common: CommonOptions, work: Callable[[Sequence[ClusterSession]], Awaitable[T]]
+) -> T:
+    """Run `work` on all configured clusters, or on the selected one."""
+    settings = load_settings(common.config)
+    clusters = chosen_clusters(common, settings)
+
+    async def run() -> T:
+        async with open_sessions(clusters, settings) as sessions:
+            return await work(sessions)
+
+    return run_async(run())
+
+
+def cluster_entry(
+    session: ClusterSession, error: HpcdashError | None, taken_at: float | None = None
+) -> dict[str, Any]:
+    """Return a cluster's entry in JSON: when it answered, or why it did not."""
+    return {
+        "cluster": session.name,
+        "backend": session.store.backend.name,
+        "taken_at": None if error is not None or taken_at is None else format_utc(taken_at),
+        "rejected_rows": 0,
+        "problem": None if error is None else error.message,
+    }
+
+
+def print_everywhere(
+    spec: TableSpec, table: pa.Table, clusters: Sequence[Mapping[str, Any]], form: str, now: float
+) -> None:
+    """Print jobs of several clusters as text, JSON or CSV."""
     if form == "json":
-        rows = table_to_json_rows(table, ALL_JOBS_TABLE.public_names)
-        print_json({"clusters": entries, "jobs": rows})
+        rows = table_to_json_rows(table, spec.public_names)
+        print_json({"clusters": clusters, "jobs": rows})
     else:
-        print_rows(ALL_JOBS_TABLE, table, form, utc_now=now)
-    errors = [answer.error for answer in answers if answer.error is not None]
-    if len(errors) == len(answers):
-        sys.exit(errors[0].exit_status)
+        print_rows(spec, table, form, utc_now=now)
+
+
+def exit_if_none_answered(errors: Sequence[HpcdashError | None]) -> None:
+    """Exit with the first error's status if every cluster has one."""
+    failed = [error for error in errors if error is not None]
+    if len(failed) == len(errors):
+        sys.exit(failed[0].exit_status)
 
 
 def warn_rejected(rows: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.cli.history import HistoryOptions, fetch_runs, warn_gaps
-from hpcdash.cli.jobs import warn_rejected, warn_unknown_gpus, with_session
+from hpcdash.cli.history import (
+    HistoryOptions,
+    fetch_runs,
+    fetch_runs_everywhere,
+    warn_gaps,
+)
+from hpcdash.cli.jobs import cluster_entry, warn_rejected, warn_unknown_gpus, with_session
 from hpcdash.cli.log import color_system
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, print_notes, stdout
@@ -35,6 +41,7 @@ from hpcdash.domain.text import cell_width, clip, visible
 from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.private_files import write_output
+from hpcdash.services.cluster.everywhere import join_runs
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import FetchedRuns, RunSelection
 from hpcdash.services.usage.efficiency import (
@@ -377,12 +384,19 @@ def run_report(
     *,
     expression: str,
     mine: bool,
-    by: str,
+    by: str | None,
+    everywhere: bool,
     form: str,
     out: Path | None,
     page: Path | None,
 ) -> None:
-    """Print a report as a chart, table, JSON, CSV or Parquet, or write it to an HTML `page`."""
+    """Print a report as a chart, table, JSON, CSV or Parquet, or write it to an HTML `page`.
+
+    With `everywhere` of all configured clusters. `by` is None for the default.
+    """
+    by = by or ("cluster" if everywhere else "queue")
+    if by == "cluster" and not everywhere:
+        raise UsageError("--by cluster requires --all-clusters")
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError(
             "--out requires --format csv or parquet",
@@ -390,44 +404,143 @@ def run_report(
         )
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     options = replace(options, since=options.since or REPORT_SINCE)
-    columns = RUN_COLUMNS if requested is None else RUNS.names
+    read = _read_everywhere if everywhere else _read_runs
+    source = read(common, options, requested, everyone=not mine)
+    report = build_report(source.runs, source.span, source.zone, source.notes)
+    if page is not None:
+        from hpcdash.services.usage.html_page import report_page
 
+        title = f"Usage of {source.title}"
+        written_at = datetime.fromtimestamp(source.taken_at, UTC)
+        content = report_page(report, title, source.notes[0], written_at).encode()
+        _write_file(page, content, "--html")
+        print_notes(f"wrote {page}")
+    elif form == "json":
+        print_json({**source.envelope, **_report_json(report)})
+    elif form in ("csv", "parquet"):
+        print_notes(*source.notes)
+        _write_table(report.groups[by], form, out)
+    elif form == "table":
+        _print_group(report, by)
+    else:
+        _print_chart(report, source.title, by)
+    if source.problem is not None:
+        raise source.problem
+
+
+class _ReportSource(Struct, frozen=True):
+    """Runs of a report, of one cluster or all, and the keys of its JSON beside the report's own."""
+
+    runs: pa.Table
+    span: Span
+    zone: tzinfo
+    notes: Sequence[str]
+    title: str
+    taken_at: float
+    envelope: Mapping[str, Any]
+    problem: HpcdashError | None = None
+
+
+def _read_runs(
+    common: CommonOptions,
+    options: HistoryOptions,
+    requested: query.Filter | None,
+    *,
+    everyone: bool,
+) -> _ReportSource:
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+        columns = RUN_COLUMNS if requested is None else RUNS.names
         fetched = await fetch_runs(
-            session, options, everyone=not mine, with_running=True, columns=columns
+            session, options, everyone=everyone, with_running=True, columns=columns
         )
         return fetched, session
 
     fetched, session = with_session(common, work)
     warn_rejected(fetched.rejected)
+    runs, notes = _selected(fetched, session, options, requested, everyone=everyone)
+    return _ReportSource(
+        runs=runs,
+        span=fetched.span,
+        zone=session.zone or LOCAL_ZONE,
+        notes=notes,
+        title=session.store.title,
+        taken_at=fetched.taken_at,
+        envelope=_envelope(fetched, session),
+        problem=fetched.problem,
+    )
+
+
+def _read_everywhere(
+    common: CommonOptions,
+    options: HistoryOptions,
+    requested: query.Filter | None,
+    *,
+    everyone: bool,
+) -> _ReportSource:
+    """Read the runs of all configured clusters; one that does not answer is in the notes.
+
+    Raises the first cluster's error if none answered.
+    """
+    columns = RUN_COLUMNS if requested is None else RUNS.names
+    answers = fetch_runs_everywhere(
+        common, options, everyone=everyone, with_running=True, columns=columns
+    )
+    tables = []
+    whose: dict[str, None] = {}
+    notes: list[str] = []
+    entries = []
+    spans = []
+    taken_at = 0.0
+    for answer in answers:
+        name = answer.session.name
+        fetched = answer.value
+        error = answer.error if fetched is None else fetched.problem
+        entry = cluster_entry(answer.session, error)
+        entries.append(entry)
+        if error is not None:
+            notes.append(f"{name} is {'missing' if fetched is None else 'incomplete'}")
+        if fetched is None:
+            continue
+        entry["taken_at"] = format_utc(fetched.taken_at)
+        entry["rejected_rows"] = len(fetched.rejected)
+        entry["missing"] = [_span(span) for span in fetched.missing]
+        runs, own_notes = _selected(fetched, answer.session, options, requested, everyone=everyone)
+        tables.append((name, runs))
+        whose[own_notes[0]] = None
+        notes += [f"{name}: {note}" for note in own_notes[1:]]
+        spans.append(fetched.span)
+        taken_at = max(taken_at, fetched.taken_at)
+    if not tables:
+        raise next(answer.error for answer in answers if answer.error is not None)
+    span = Span(min(one.since for one in spans), max(one.until for one in spans))
+    title = f"all clusters ({', '.join(answer.session.name for answer in answers)})"
+    envelope = {"clusters": entries, "span": _span(span)}
+    notes = ["; ".join(whose), *notes]
+    return _ReportSource(
+        runs=join_runs(tables),
+        span=span,
+        zone=LOCAL_ZONE,
+        notes=notes,
+        title=title,
+        taken_at=taken_at,
+        envelope=envelope,
+    )
+
+
+def _selected(
+    fetched: FetchedRuns,
+    session: ClusterSession,
+    options: HistoryOptions,
+    requested: query.Filter | None,
+    *,
+    everyone: bool,
+) -> tuple[pa.Table, list[str]]:
+    """Return the runs that match a filter, and notes on them."""
     select = None
     if requested is not None:
         select = partial(query.apply, requested=requested, now_epoch=fetched.taken_at)
-    runs, notes = runs_and_notes(
-        fetched,
-        everyone=not mine or bool(options.user),
-        user=session.store.user,
-        select=select,
-    )
-    report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
-    if page is not None:
-        from hpcdash.services.usage.html_page import report_page
-
-        title = f"Usage of {session.store.title}"
-        written_at = datetime.fromtimestamp(fetched.taken_at, UTC)
-        _write_file(page, report_page(report, title, notes[0], written_at).encode(), "--html")
-        print_notes(f"wrote {page}")
-    elif form == "json":
-        print_json({**_envelope(fetched, session), **_report_json(report)})
-    elif form in ("csv", "parquet"):
-        print_notes(*notes)
-        _write_table(report.groups[by], form, out)
-    elif form == "table":
-        _print_group(report, by)
-    else:
-        _print_chart(report, session, by)
-    if fetched.problem is not None:
-        raise fetched.problem
+    is_others = everyone or bool(options.user)
+    return runs_and_notes(fetched, everyone=is_others, user=session.store.user, select=select)
 
 
 def _report_json(report: Any) -> dict[str, Any]:
@@ -446,11 +559,11 @@ def _report_json(report: Any) -> dict[str, Any]:
     return answer
 
 
-def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
+def _print_chart(report: Any, cluster: str, by: str) -> None:
     from hpcdash.services.usage.charts import as_ascii, draw_report, format_report_span
 
     screen = Screen()
-    title = f"{visible(session.store.title)}, {format_report_span(report)}"
+    title = f"{visible(cluster)}, {format_report_span(report)}"
     notes = [((visible(note), "dim"),) for note in report.notes]
     lines = [((title, "title"),), *notes, (), *draw_report(report, screen.width, by)]
     screen.write(lines if screen.has_unicode else as_ascii(lines))

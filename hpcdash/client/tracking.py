@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.job_ids import parse_array_id, parse_job_number
+from hpcdash.domain.job_ids import parse_array_id, parse_job_key, parse_job_number
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
@@ -43,7 +43,7 @@ class TrackedJob:
         self._selected = frozenset(self.indices)
 
     @property
-    def key(self) -> int | str:
+    def key(self) -> str:
         return _key(self.job_id)
 
     @property
@@ -229,9 +229,11 @@ class JobStates:
 
 def _update_jobs(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
     """Update jobs from a table; return the unfinished tasks that it does not have."""
-    keys = {job.key for job in jobs}
-    numbers = pa.array(sorted(key for key in keys if isinstance(key, int)), table["_number"].type)
-    names = pa.array(sorted(key for key in keys if isinstance(key, str)), pa.string())
+    numbers = pa.array(
+        [int(parse_job_number(job.job_id)) for job in jobs if parse_job_number(job.job_id)],
+        table["_number"].type,
+    )
+    names = pa.array([job.job_id for job in jobs], pa.string())
     has_number = pc.is_in(table["_number"], numbers)
     has_name = pc.is_in(table["id"].cast(pa.string()), names)
     selected = table.filter(pc.or_(has_number, has_name))
@@ -244,13 +246,13 @@ def _update_jobs(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob
     return missing
 
 
-def _by_key(rows: Iterable[Row]) -> dict[int | str, list[Row]]:
-    found: dict[int | str, list[Row]] = {}
+def _by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(_key(str(row["id"])), []).append(row)
     return found
 
 
-def _key(job_id: str) -> int | str:
-    """Return the common key of a job's rows: the number at the start of their IDs, or the ID."""
-    return int(parse_job_number(job_id) or 0) or job_id
+def _key(job_id: str) -> str:
+    """Return the common key of a job's rows: the number of their IDs, or the ID."""
+    return parse_job_key(job_id) or job_id

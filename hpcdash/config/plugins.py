@@ -23,7 +23,6 @@ VIEWS = (*JOB_VIEWS, "nodes", "queues")
 # Fields besides the columns: the cluster's name, and the node, which is a job's first one.
 CLUSTER = "cluster"
 NODE = "node"
-_MAX_WORDS = 200
 _PLAIN_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh"})
 _SHELLS = _PLAIN_SHELLS | {"fish", "csh", "tcsh", "busybox"}
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua|php)[0-9.]*")
@@ -42,29 +41,12 @@ _JOINERS = frozenset(
 )
 
 
-def _argv(value: object, example: str = "") -> tuple[str, ...]:
-    """Read a program and its arguments, which may be empty, hold blanks, or be several lines."""
-    if not isinstance(value, list) or not 1 <= len(value) <= _MAX_WORDS:
-        raise ValueError(
-            f"expected the program and its arguments{example} in brackets, not {shown(value)}; "
-            "no shell splits it"
-        )
-    for word in value:
-        if not isinstance(word, str):
-            raise ValueError(f"expected text in quotes, not {shown(word)}")
-        if "\0" in word:
-            raise ValueError("a command cannot contain a NUL")
-    if not value[0].strip() or value[0].startswith("-"):
-        raise ValueError(f"{shown(value[0])} is not a program")
-    return tuple(value)
-
-
 def _split_command(value: object) -> tuple[str, ...]:
     """Read a program and its arguments.
 
     Neither the program nor text that an interpreter runs may contain a field.
     """
-    parts = _argv(value, ', as in "ssh", "{node}"')
+    parts = values.argv(value, ', as in "ssh", "{node}"')
     program = parts[0]
     if FIELD.search(program):
         raise ValueError("the program cannot be a field")
@@ -180,7 +162,7 @@ class SiteCommand(Struct, frozen=True):
     """
 
     name: Text
-    command: Annotated[tuple[str, ...], _argv]
+    command: Annotated[tuple[str, ...], values.argv]
     each: Annotated[str, values.one_of("node", "gpu")] = "node"
     limit_seconds: Annotated[float, values.seconds_in_range(1, HOUR)] = 60.0
     description: Text = ""

@@ -88,10 +88,11 @@ class ClusterSettings(Struct, frozen=True):
 
     name: safe as a file name. transport: by default "http" with a URL, "ssh" with `ssh`, else
     "local". ssh: None if transport is "local" or a URL is reached directly; other_logins: tried in
-    turn where that host cannot be reached. site_cluster: one of the clusters of the scheduler's site,
-    from a key of registry.SITE_CLUSTERS; '' for its default. url: URL of a scheduler
-    over HTTP, from the key named after its backend; '' for any other. backend: None: detected.
-    user: None: the login name.
+    turn where that host cannot be reached. site_cluster: one of the clusters of the scheduler's
+    site, from a key of registry.SITE_CLUSTERS; '' for its default. is_configured: it has a table.
+    quota_command: argv of the site's quota command on the login node, () for none. url: URL of a
+    scheduler over HTTP, from the key named after its backend; '' for any other. backend: None:
+    detected. user: None: the login name.
     """
 
     name: str
@@ -109,6 +110,8 @@ class ClusterSettings(Struct, frozen=True):
     launch: Annotated[LaunchSettings, Key.APART] = LaunchSettings()
     other_logins: Annotated[tuple[SshDestination, ...], Key.NONE] = ()
     site_cluster: Annotated[str, Key.NONE] = ""
+    is_configured: Annotated[bool, Key.NONE] = False
+    quota_command: Annotated[tuple[str, ...], values.argv] = ()
 
 
 class UiSettings(Struct, frozen=True):
@@ -334,7 +337,8 @@ def _cluster(table: Table, name: str, common: Settings, launch: LaunchSettings) 
     found["launch"] = _with_user(_launch(table, launch, user), user)
     if len(table.problems) == before:
         found |= _url_fields(table, found, urls, port) if urls else _ssh_fields(table, found, port)
-    return ClusterSettings(**{"name": name, "title": name, "embedded": common.embedded, **found})
+    known = {"name": name, "title": name, "embedded": common.embedded, "is_configured": True}
+    return ClusterSettings(**{**known, **found})
 
 
 def _url_fields(
@@ -350,6 +354,8 @@ def _url_fields(
         table.add_problem(
             f"a cluster with {given} has none; set ssh = ... to reach it through a host", key
         )
+    if found.get("quota_command"):
+        table.add_problem(f"a cluster with {given} has no login node", "quota_command")
     logins = found.get("ssh", ())
     if len(logins) > 1:
         table.add_problem("a URL is reached through one host", "ssh")

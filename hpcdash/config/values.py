@@ -24,6 +24,8 @@ _MAX_TEXT_CHARACTERS = 4096
 _LONGEST_SECONDS = 3650.0 * DAY
 _LARGEST_COUNT = 10**18
 _KEY_PRESS = re.compile(r"(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*(?:[a-z][a-z0-9_]*|\S)")
+# Of a command: the program and its arguments.
+_MAX_ARGUMENTS = 200
 
 
 def flag(value: object) -> bool:
@@ -243,6 +245,23 @@ def some_seconds(value: object) -> float:
 def seconds_or_never(value: object) -> float | None:
     """Read more than 0 seconds, or "never" as None."""
     return None if value == "never" else some_seconds(value)
+
+
+def argv(value: object, example: str = "") -> tuple[str, ...]:
+    """Read a program and its arguments, which may be empty, hold blanks, or be several lines."""
+    if not isinstance(value, list) or not 1 <= len(value) <= _MAX_ARGUMENTS:
+        raise ValueError(
+            f"expected the program and its arguments{example} in brackets, not {shown(value)}; "
+            "no shell splits it"
+        )
+    for word in value:
+        if not isinstance(word, str):
+            raise ValueError(f"expected text in quotes, not {shown(word)}")
+        if "\0" in word:
+            raise ValueError("a command cannot contain a NUL")
+    if not value[0].strip() or value[0].startswith("-"):
+        raise ValueError(f"{shown(value[0])} is not a program")
+    return tuple(value)
 
 
 def amount_bytes(value: object) -> int:

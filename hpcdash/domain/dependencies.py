@@ -9,7 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.domain.job_ids import parse_array_id, parse_job_id, parse_job_number, split_ids
+from hpcdash.domain.job_ids import (
+    parse_array_id,
+    parse_job_id,
+    parse_job_number,
+    plain_id,
+    split_ids,
+)
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
 
 _CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
@@ -126,8 +132,9 @@ class Dependency(Struct, frozen=True):
         )
 
     def find_condition(self, job_id: str, array_id: str | None) -> Condition | None:
-        """Return the condition on a job or on its array."""
-        own_array_id = array_id or parse_array_id(job_id)
+        """Return the condition on a job or on its array; conditions do not name its cluster."""
+        job_id = plain_id(job_id)[0]
+        own_array_id = plain_id(array_id or parse_array_id(job_id))[0]
         for condition in self.conditions:
             if condition.job_id == job_id or (
                 condition.job_id == own_array_id and (condition.is_array or array_id)
@@ -183,12 +190,18 @@ class Branch(Struct, frozen=True):
 
 
 def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
-    """Return the jobs that a job depends on, with their state in `rows` (domain.schema.JOBS)."""
-    known = list(rows)
+    """Return the jobs that a job depends on, with their state in `rows` (domain.schema.JOBS).
+
+    `rows` are of its cluster, which conditions do not name.
+    """
+    known = [
+        (row, {plain_id(str(row[name]))[0] for name in ("id", "array_id") if row[name]})
+        for row in rows
+    ]
     branches = []
     for condition in dependency.conditions:
         job_id = condition.job_id
-        members = [row for row in known if job_id and job_id in (row["id"], row["array_id"])]
+        members = [row for row, ids in known if job_id in ids]
         name = str(members[0]["name"] or "") if members else ""
         states = _state_counts(members)
         is_hopeless = condition.is_hopeless(list(states))
@@ -199,7 +212,7 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
 def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> list[Branch]:
     """Return the jobs that wait for a job, and the jobs that wait for these.
 
-    `rows` are the jobs that have a dependency.
+    `rows` are the jobs of its cluster that have a dependency.
     """
     # Job 9 comes before job 10.
     waiting = sorted(

@@ -293,6 +293,14 @@ def parse_server(job_id: str) -> str:
     return named[1] if named else ""
 
 
+def parse_job_key(job_id: str) -> str:
+    """Return what the rows of a job or an array share: its number, on another Slurm cluster 12@lab2;
+    '' for an ID without a number.
+    """
+    number = parse_job_number(job_id)
+    return with_cluster(number, plain_id(job_id)[1]) if number else ""
+
+
 def parse_job_number(job_id: str) -> str:
     """Return the digits at the start of a row's ID; '' for none or for too many."""
     found = _NUMBER.match(job_id)

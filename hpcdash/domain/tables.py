@@ -259,18 +259,24 @@ JOBS = TableSpec(
     whole=("id", "state"),
     dropped=("cpus", "nodes", "limit", "user", "gpus", "queue"),
 )
-# Jobs on several clusters: of no snapshot, joined from each cluster's.
-ALL_JOBS = TableSpec(
-    "all",
-    fields={"cluster": "word", **JOBS.fields, "_row_id": "text"},
-    columns=(ColumnSpec("cluster", 12, 0, longest=18), *JOBS.columns),
-    identity="_row_id",
-    shown=("cluster", *(name for name in JOBS.shown if name != "user")),
-    printed=("cluster", *JOBS.printed),
-    whole=("cluster", *JOBS.whole),
-    dropped=JOBS.dropped,
-    json_key="jobs",
-)
+
+
+def _on_clusters(spec: TableSpec, name: str) -> TableSpec:
+    """Return the table of jobs on several clusters: of no snapshot, joined from each cluster's."""
+    return TableSpec(
+        name,
+        fields={"cluster": "word", **spec.fields, "_row_id": "text"},
+        columns=(ColumnSpec("cluster", 12, 0, longest=18), *spec.columns),
+        identity="_row_id",
+        shown=("cluster", *(name for name in spec.shown if name != "user")),
+        printed=("cluster", *spec.printed),
+        whole=("cluster", *spec.whole),
+        dropped=spec.dropped,
+        json_key="jobs",
+    )
+
+
+ALL_JOBS = _on_clusters(JOBS, "all")
 NODES = TableSpec(
     "nodes",
     summary="List nodes: load, free resources, and why some are drained.",
@@ -477,6 +483,7 @@ HISTORY = TableSpec(
     whole=JOBS.whole,
     dropped=JOBS.dropped,
 )
+ALL_HISTORY = _on_clusters(HISTORY, "all-history")
 SHARES = TableSpec(
     "shares",
     summary="List fair shares: shares, usage and the priority factor.",
@@ -687,8 +694,14 @@ STORAGE = TableSpec(
         "free_bytes": "count",
         "used_inodes": "count",
         "limit_inodes": "count",
-        # The tools that reported it.
+        # The tools that reported it; site: the site's own command.
         "source": "word",
+        # From at least three readings over six hours; null: unknown, or it does not grow.
+        "daily_growth_bytes": "count",
+        # Null: not within a year.
+        "full_at": "time",
+        # What the checkpoints of running jobs write, as far as it is known.
+        "daily_checkpoint_bytes": "count",
         # Why the usage is unknown; null if it is known.
         "problem": "text",
     },
@@ -703,6 +716,9 @@ STORAGE = TableSpec(
         ColumnSpec("owner", 12, 3, longest=24),
         ColumnSpec("name", 12, 2, title="FILE SYSTEM", heading="FILE_SYSTEM", longest=40),
         ColumnSpec("source", 8, 4, muted=True, longest=24),
+        ColumnSpec("full", 10, 1, "full_at"),
+        ColumnSpec("growth", 9, 3, "daily_growth_bytes", "A DAY", heading="A_DAY"),
+        ColumnSpec("saves", 9, 3, "daily_checkpoint_bytes", "SAVES A DAY", heading="SAVES_A_DAY"),
         ColumnSpec("problem", 12, 1, longest=60),
     ),
     identity="path",
@@ -714,14 +730,40 @@ STORAGE = TableSpec(
         "free",
         "files",
         "max_files",
+        "full",
+        "growth",
+        "saves",
         "owner",
         "name",
         "problem",
     ),
-    optional=frozenset({"owner", "problem", "used_inodes", "limit_inodes"}),
-    printed=("path", "used", "limit", "free", "files", "max_files", "owner", "name", "problem"),
+    optional=frozenset(
+        {
+            "owner",
+            "problem",
+            "used_inodes",
+            "limit_inodes",
+            "full_at",
+            "daily_growth_bytes",
+            "daily_checkpoint_bytes",
+        }
+    ),
+    printed=(
+        "path",
+        "used",
+        "limit",
+        "free",
+        "files",
+        "max_files",
+        "full",
+        "growth",
+        "saves",
+        "owner",
+        "name",
+        "problem",
+    ),
     whole=("path",),
-    dropped=("name", "max_files", "files", "owner"),
+    dropped=("name", "max_files", "files", "owner", "growth", "saves"),
     empty="No path is known. Give one: hpcdash storage /scratch/me",
 )
 # Their columns and order can be configured, and their filters bookmarked.

@@ -26,7 +26,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
-from hpcdash.domain.job_ids import parse_array_id, parse_job_number
+from hpcdash.domain.job_ids import parse_array_id, parse_job_number, plain_id
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandMissing,
@@ -88,6 +88,8 @@ class ChainReader:
         # A history learns of a job, and of how it was submitted, some moments after it begins: when
         # and how often those were asked for of which it did not tell.
         self._missed: dict[str, tuple[float, int]] = {}
+        # The backend of the job's own cluster of the site.
+        self._backend = store.backend
 
     async def read(self) -> JobChain:
         """The chain as it is now.
@@ -96,7 +98,12 @@ class ChainReader:
         from answering.
         """
         await self.store.open()
-        self.store.backend.require(Capability.CHAINS)
+        self._backend = self.store.backend
+        self._backend.require(Capability.CHAINS)
+        cluster = plain_id(self.job_id)[1]
+        own = self.store.probe
+        if cluster and self._backend.on_cluster and (own is None or cluster != own.cluster):
+            self._backend = self._backend.on_cluster(cluster)
         self._queried -= {number for number in self._missed if self._due_in(number) <= 0}
         tables, notes = await self._tables()
         for attempt in range(MAX_ASKED + 1):
@@ -152,7 +159,7 @@ class ChainReader:
         missing.
         """
         store = self.store
-        backend = self.store.backend
+        backend = self._backend
         row = known_row(store, self.job_id)
         tables: list[pa.Table] = []
         if row is None:
@@ -182,11 +189,11 @@ class ChainReader:
     async def _past(self, owner: str) -> ParsedTable:
         if self.store.probe is not None and self.store.probe.has_accounting is False:
             raise AccountingUnavailable("this cluster does not keep accounting")
-        return await self.store.run_query(self.store.backend.history.jobs(owner, HISTORY_SECONDS))
+        return await self.store.run_query(self._backend.history.jobs(owner, HISTORY_SECONDS))
 
     async def _fetch_tables(self, job_id: str) -> list[pa.Table]:
         """The job or array by itself, where no list has it."""
-        backend = self.store.backend
+        backend = self._backend
         for query in (
             backend.queue.jobs(JobScope(job_ids=(job_id,))),
             backend.history.jobs(None, 0, (job_id,)),
@@ -204,6 +211,7 @@ class ChainReader:
 
     def _find(self, tables: Sequence[pa.Table]) -> JobChain:
         number = parse_job_number(self.job_id)
+        tables = _on_one_cluster(tables, self.job_id)
         for table in tables:
             depend = table.filter(pc.is_valid(table["dependency"]))
             for job_id, text in zip(
@@ -227,7 +235,7 @@ class ChainReader:
 
         Returns the reason if the query fails, else ''.
         """
-        backend = self.store.backend
+        backend = self._backend
         self._queried.update(map(parse_job_number, job_ids))
         requested = (self.store.run_query(backend.history.native(job_id)) for job_id in job_ids)
         for job_id, answer in zip(
@@ -261,6 +269,28 @@ class ChainReader:
         newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
         is_new = self.store.clock.now() - newest < _NEW_SECONDS
         self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MAX_TIMES + 1)
+
+
+def _on_one_cluster(tables: Sequence[pa.Table], job_id: str) -> list[pa.Table]:
+    """Return the jobs of a job's cluster; others may have its number and those it waits for."""
+    named = [[plain_id(one)[1] for one in table["id"].to_pylist()] for table in tables]
+    if not any(any(clusters) for clusters in named):
+        return list(tables)
+    number = int(parse_job_number(job_id) or -1)
+    with_number = {
+        cluster
+        for table, clusters in zip(tables, named, strict=True)
+        for one, cluster in zip(table["_number"].to_pylist(), clusters, strict=True)
+        if one == number
+    }
+    cluster = plain_id(job_id)[1]
+    if cluster not in with_number:
+        # The session's own, which its rows name, or do not.
+        cluster = min(with_number, default="")
+    return [
+        table.filter(pa.array([one == cluster for one in clusters], pa.bool_()))
+        for table, clusters in zip(tables, named, strict=True)
+    ]
 
 
 def _find_names(table: pa.Table, number: str) -> set[str]:

@@ -16,7 +16,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.submit.launches import Launches
 
 if TYPE_CHECKING:
-    from hpcdash.config.settings import PoolSettings
+    from hpcdash.config.settings import ClusterSettings, PoolSettings
     from hpcdash.services.watch.board import WatchBoard
 
 
@@ -35,6 +35,8 @@ class ClusterSession(Struct, frozen=True):
     zone: tzinfo | None = None
     watching: WatchBoard | None = None
     pools: tuple[PoolSettings, ...] = ()
+    settings: ClusterSettings | None = None
+    """Its table of the configuration, or the equivalent of command-line options; None: recorded."""
 
     @property
     def name(self) -> str:

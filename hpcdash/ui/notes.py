@@ -93,24 +93,38 @@ def toggle_pins(screen: DashboardScreen) -> None:
 
 
 def write_note(screen: DashboardScreen) -> None:
-    """Prompt for a note on the selected job."""
+    """Prompt for a note on the selected job; on all clusters, on each marked job by its cluster."""
     from hpcdash.ui.jobs.action_dialogs import NoteDialog
 
-    job_id = screen.view.pointed_job()
-    notes = session_notes(screen.session)
-    if job_id is None:
+    view = screen.view
+    pointed = view.pointed_job()
+    noted = [(session_notes(screen.session), pointed)]
+    if pointed is None:
+        noted = [
+            (session_notes(session), job_id)
+            for session, targets in view.cluster_targets(screen.session)
+            for job_id in targets.job_ids
+        ]
+    jobs = [(notes, job_id) for notes, job_id in noted if job_id is not None]
+    if not jobs:
         screen.notify("select a job first", severity="warning", timeout=3)
         return
     now = screen.session.store.clock.now()
 
     def take(note: str | None) -> None:
-        if note is not None:
-            message = "noted" if note.strip() else "note removed"
-            store(screen, partial(notes.write, job_id, note, now), message)
+        if note is None:
+            return
 
-    screen.app.push_screen(
-        NoteDialog(f"Note on job {job_id}", notes.load().notes.get(job_id, "")), take
-    )
+        def write() -> None:
+            for notes, job_id in jobs:
+                notes.write(job_id, note, now)
+
+        view.clear_marks()
+        store(screen, write, "noted" if note.strip() else "note removed")
+
+    title = f"Note on job {jobs[0][1]}" if len(jobs) == 1 else f"Note on {len(jobs)} jobs"
+    before = {notes.load().notes.get(job_id, "") for notes, job_id in jobs}
+    screen.app.push_screen(NoteDialog(title, before.pop() if len(before) == 1 else ""), take)
 
 
 def store(screen: DashboardScreen, write: Callable[[], None], message: str) -> None:

@@ -107,6 +107,10 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         """Show the previous view."""
         raise NotImplementedError
 
+    async def switch(self, position: int) -> None:
+        """Show another cluster, by its position in `sessions`, and its last view."""
+        raise NotImplementedError
+
     async def switch_to_next(self) -> None:
         """Show the next cluster."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ import pytest
 
 from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, home_with
+from tests.support.waiting import wait_until
 
 _SLEEP = "#!/bin/sh\n#SBATCH --time=30\nexec sleep 600\n"
 _CLUSTERS = """
@@ -51,6 +52,38 @@ def test_the_jobs_of_the_clusters_that_answer_are_listed_and_the_others_named(
     assert "gone: " in listed.stderr
     assert not person("jobs", "--all-clusters", "--filter", "cluster:gone").text.splitlines()[1:]
     person("cancel", job, "--cluster", "desk", "--yes")
+
+
+def test_the_history_and_the_report_are_of_the_clusters_that_answer(
+    person: Program, tmp_path: Path
+) -> None:
+    script = tmp_path / "true.sh"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    job = person("submit", str(script), "--cluster", "desk").text.strip()
+    ended = ("history", "--cluster", "desk", "--format", "json")
+    wait_until("the job to end", lambda: bool(json.loads(person(*ended).text)["jobs"]))
+    for options in ((), ("--since", "1d")):
+        listed = person("history", "--all-clusters", *options, "--format", "json")
+        assert listed.status == 0
+        rows = json.loads(listed.text)["jobs"]
+        assert [(row["cluster"], row["id"], row["state"]) for row in rows] == [
+            ("desk", job, "completed")
+        ]
+        problems = {one["cluster"]: one["problem"] for one in json.loads(listed.text)["clusters"]}
+        assert problems["desk"] is None
+        assert problems["gone"] in listed.stderr
+    assert "desk" in person("history", "--all-clusters").text.splitlines()[1]
+    report = person("report", "--all-clusters", "--since", "1d", "--format", "json")
+    answer = json.loads(report.text)
+    assert [one["cluster"] for one in answer["clusters"] if one["problem"]] == ["gone"]
+    assert [(row["key"], row["jobs"]) for row in answer["by_cluster"]] == [("desk", 1)]
+    assert answer["total"]["jobs"] == 1
+    assert "gone is missing" in answer["notes"]
+    assert "gone: " in report.stderr
+    table = person("report", "--all-clusters", "--since", "1d", "--format", "table").text
+    assert [line.split()[0] for line in table.splitlines()] == ["CLUSTER", "desk", "total"]
+    assert person("report", "--all-clusters", "--cluster", "gone").status == 3
+    assert person("report", "--by", "cluster", "--cluster", "desk").status == 2
 
 
 def test_where_ranks_the_places_of_the_clusters_that_answer(person: Program) -> None:

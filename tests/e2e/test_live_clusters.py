@@ -77,6 +77,72 @@ def test_the_default_cluster_s_own_jobs_have_no_cluster(
     assert over_ssh("submit", str(file), "--", "--clusters=lab").text.strip().isdigit()
 
 
+def both_with_one_number(lab: SlurmLab) -> str:
+    """Submit jobs here and to lab2 until both have one of the same number; return it."""
+    numbers: dict[str, set[str]] = {"lab": set(), "lab2": set()}
+    while not (shared := numbers["lab"] & numbers["lab2"]):
+        behind = min(numbers, key=lambda name: max(map(int, numbers[name]), default=0))
+        wrap = f"echo I am on {behind}; sleep 600"
+        options = ("-M", behind, "--mem=10", "-J", f"on-{behind}", "-o", "/dev/null")
+        line = ("sbatch", "--parsable", *options, "--wrap", wrap)
+        answer = lab.as_user(lab.alice, *line).stdout.decode().strip()
+        numbers[behind].add(answer.partition(";")[0])
+    return shared.pop()
+
+
+def test_jobs_of_one_number_on_two_clusters_are_two_jobs(lab: SlurmLab, over_ssh: Program) -> None:
+    number = both_with_one_number(lab)
+    there = f"{number}@lab2"
+    over_ssh.config.parent.mkdir(parents=True, exist_ok=True)
+    over_ssh.config.write_text(
+        '[clusters.first]\nssh = "lab-alice"\nbackend = "slurm"\n'
+        '[clusters.second]\nssh = "lab-alice"\nslurm_cluster = "lab2"\n'
+    )
+    first, second, both = (
+        Program(over_ssh.home, options, over_ssh.variables)
+        for options in (("--cluster", "first"), ("--cluster", "second"), ())
+    )
+    lab.wait_state(number, "RUNNING")
+    for program, job_id, cluster in (
+        (first, number, "lab"),
+        (first, f"{number}@lab", "lab"),
+        (first, there, "lab2"),
+        (second, there, "lab2"),
+        (second, number, "lab2"),
+    ):
+        job = program("show", job_id, "--format", "json").json["job"]
+        assert job["name"] == f"on-{cluster}", (program.before, job_id)
+        assert f"on {cluster}" in program("script", job_id).text
+        chain = program("chain", job_id, "--format", "json").json["jobs"]
+        assert [row["name"] for row in chain] == [f"on-{cluster}"]
+    listed = both("jobs", "--all-clusters", "--format", "json").json["jobs"]
+    names = {(row["cluster"], row["id"]): row["name"] for row in listed}
+    assert names["first", number] == "on-lab"
+    assert names["second", there] == "on-lab2"
+    like = both("where", "--like", there, "--format", "json")
+    assert {place["cluster"] for place in like.json["places"]} == {"first", "second"}
+    assert both("clusters", "--format", "json").json["proposed"] == []
+    cancelled = first("--yes", "cancel", "--chain", there)
+    assert cancelled.text.split() == [there, "cancelled"]
+    assert state_there(lab, number) in ("CANCELLED", "COMPLETING")
+    assert lab.job_states(number) == {"RUNNING"}
+    assert f"cancel  {there}" in " ".join(first("journal").text.replace("\n", " ").split(" "))
+
+
+def test_a_cluster_of_the_site_that_is_not_configured_is_proposed(
+    lab: SlurmLab, over_ssh: Program
+) -> None:
+    over_ssh.config.parent.mkdir(parents=True, exist_ok=True)
+    over_ssh.config.write_text('[clusters.first]\nssh = "lab-alice"\nbackend = "slurm"\n')
+    first = Program(over_ssh.home, (), over_ssh.variables)
+    lines = ["[clusters.lab2]", 'ssh = "lab-alice"', 'slurm_cluster = "lab2"']
+    assert first("doctor").text.splitlines()[-3:] == lines
+    assert first("clusters").text.splitlines()[-3:] == lines
+    before = over_ssh.config.read_text()
+    over_ssh.config.write_text(before + "\n".join(lines) + "\n")
+    assert "lab2" not in first("doctor").text
+
+
 def local(lab: SlurmLab, home: Path, clusters: str) -> Program:
     from tests.support.program import program_on_the_spot
 

@@ -26,7 +26,6 @@ from hpcdash.backends.slurm import (
     submit,
 )
 from hpcdash.backends.slurm.clusters import (
-    NO_OTHERS,
     ClusterPart,
     Clusters,
     named_rows,
@@ -102,7 +101,7 @@ def slurm_backend(found: Probe | None = None, *, cluster: str = "") -> Backend:
     The probe of a `cluster` finds that one of the site's clusters.
     """
     clusters = (
-        NO_OTHERS
+        Clusters((cluster,) if cluster else ())
         if found is None
         else Clusters(
             found.clusters,

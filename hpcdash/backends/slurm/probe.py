@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles, probe_values
-from hpcdash.backends.queries import PROBE_BYTES, Answer, Query
-from hpcdash.backends.slurm.commands import with_clusters_variable
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, decoded
+from hpcdash.backends.slurm.commands import slurm, with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import digits, epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
@@ -14,6 +14,7 @@ from hpcdash.shell_files import shell_text
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
 _PROBE_LIMIT_SECONDS = 45.0
+_CLUSTERS_LIMIT_SECONDS = 15.0
 # GRES that are GPUs, or parts of them.
 _GPU_KINDS = frozenset({"gpu", "shard", "mps"})
 _COMMAND = ("squeue", "--version")
@@ -127,6 +128,14 @@ LOCAL_CONFIGURATION = LocalConfiguration(
 )
 
 
+def _parse_clusters(answer: Answer) -> tuple[str, ...]:
+    """Parse a name a line; () where users may not list them, or without accounting."""
+    from hpcdash.backends.slurm.clusters import NAME
+
+    lines = decoded(answer.stdout).splitlines() if answer.status == 0 else []
+    return tuple(dict.fromkeys(line for line in lines if NAME.fullmatch(line)))
+
+
 class SlurmProbe(ProbePart):
     """Detects Slurm, and what its site has."""
 
@@ -150,4 +159,12 @@ class SlurmProbe(ProbePart):
             parse_probe,
             limit_seconds=_PROBE_LIMIT_SECONDS,
             cap_bytes=PROBE_BYTES,
+        )
+
+    def site_clusters(self) -> Query[tuple[str, ...]]:
+        """Return the query of the clusters that share the accounting database."""
+        return Query(
+            slurm("sacctmgr", "-nP", "show", "cluster", "format=cluster"),
+            _parse_clusters,
+            limit_seconds=_CLUSTERS_LIMIT_SECONDS,
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ from hpcdash.domain.schema import ALL_JOBS, JOBS
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
 
 T = TypeVar("T")
@@ -27,6 +28,32 @@ class ClusterJobs(Struct, frozen=True):
     session: ClusterSession
     snapshot: Snapshot | None
     error: HpcdashError | None = None
+
+
+class ClusterAnswer(Struct, Generic[T], frozen=True):
+    """A cluster's answer, or why there is none."""
+
+    session: ClusterSession
+    value: T | None
+    error: HpcdashError | None = None
+
+
+async def query_clusters(
+    sessions: Sequence[ClusterSession],
+    fetch: Callable[[ClusterSession], Awaitable[T]],
+    *,
+    limit_seconds: float,
+) -> list[ClusterAnswer[T]]:
+    """Query clusters at the same time, each for at most so long; an error is in its answer."""
+
+    async def answer(session: ClusterSession) -> ClusterAnswer[T]:
+        try:
+            await within(session, session.store.resolve_backend(), limit_seconds)
+            return ClusterAnswer(session, await within(session, fetch(session), limit_seconds))
+        except HpcdashError as error:
+            return ClusterAnswer(session, None, error)
+
+    return await asyncio.gather(*map(answer, sessions))
 
 
 async def fetch_everywhere(
@@ -54,11 +81,34 @@ async def within(session: ClusterSession, awaitable: Awaitable[T], limit_seconds
 async def _fetch(session: ClusterSession, kind: Kind, limit_seconds: float) -> ClusterJobs:
     store = session.store
     try:
-        return ClusterJobs(session, await within(session, store.fetch(kind), limit_seconds))
+        return ClusterJobs(session, await within(session, _fetch_table(store, kind), limit_seconds))
     except HpcdashError as failed:
         error = failed
     store.load_cached((kind,))
     return ClusterJobs(session, store.snapshots.get(kind), error)
+
+
+async def _fetch_table(store: ClusterStore, kind: Kind) -> Snapshot:
+    await store.resolve_backend()
+    return await store.fetch(kind)
+
+
+def join_runs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
+    """Join runs of clusters, by their names, with a column `cluster`.
+
+    IDs are `15@NAME`, which no two clusters share, and so are queues.
+    """
+    joined = []
+    for name, table in tables:
+        names = pa.repeat(pa.scalar(name, pa.string()), table.num_rows)
+        for column in ("id", "queue"):
+            field = table.schema.field(column)
+            texts = pc.binary_join_element_wise(table[column].cast(pa.string()), names, "@")
+            table = table.set_column(
+                table.column_names.index(column), field, texts.cast(field.type)
+            )
+        joined.append(table.append_column("cluster", names))
+    return pa.concat_tables(joined).unify_dictionaries()
 
 
 def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
@@ -69,10 +119,15 @@ def join_jobs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:
 
 def _with_cluster(name: str, table: pa.Table) -> pa.Table:
     columns = {field: table[field] for field in JOBS.names}
+    # A view's own.
+    added = [field for field in table.schema if field.name not in JOBS.names]
     names = pa.repeat(pa.scalar(name, pa.string()), table.num_rows)
     columns["cluster"] = names.cast(ALL_JOBS.field("cluster").type)
     # `15@lab2`.
     columns["_row_id"] = pc.binary_join_element_wise(
         table["id"].cast(pa.string()), names, "@", null_handling="replace"
     ).cast(ALL_JOBS.field("_row_id").type)
-    return pa.table({field: columns[field] for field in ALL_JOBS.names}, schema=ALL_JOBS)
+    joined = pa.table({field: columns[field] for field in ALL_JOBS.names}, schema=ALL_JOBS)
+    for field in added:
+        joined = joined.append_column(field, table[field.name])
+    return joined

@@ -19,7 +19,14 @@ from hpcdash.backends.queries import JobScope
 from hpcdash.domain.arrays import TaskStates, fold, task_states
 from hpcdash.domain.columns import has_state
 from hpcdash.domain.dependencies import parse_dependency
-from hpcdash.domain.job_ids import in_full, parse_array_id, parse_job_number, parse_task_part
+from hpcdash.domain.job_ids import (
+    in_full,
+    parse_array_id,
+    parse_job_number,
+    parse_task_part,
+    plain_id,
+    with_cluster,
+)
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
@@ -174,7 +181,8 @@ def _find_dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[Row, ...
     requested = parse_dependency(row["dependency"]).job_ids
     if not requested:
         return ()
-    ids = pa.array(requested, pa.string())
+    cluster = plain_id(str(row["id"]))[1]
+    ids = pa.array([with_cluster(job_id, cluster) for job_id in requested], pa.string())
     found: dict[str, Row] = {}
     for known in tables:
         table = known.table
@@ -187,7 +195,8 @@ def _find_dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[Row, ...
 
 def _find_dependents(row: Row, tables: Sequence[KnownTable]) -> tuple[Row, ...]:
     """Find the jobs that wait for another job, those that name this one first."""
-    number = parse_job_number(str(row["array_id"] or row["id"]))
+    number = parse_job_number(str(row["id"]))
+    cluster = plain_id(str(row["id"]))[1]
     found: dict[str, Row] = {}
     for known in tables:
         table = known.table
@@ -195,7 +204,8 @@ def _find_dependents(row: Row, tables: Sequence[KnownTable]) -> tuple[Row, ...]:
         names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
         for some in (names_it, waiting):
             for other in some.slice(0, _MAX_DEPENDENTS).select(_RELATED_COLUMNS).to_pylist():
-                found.setdefault(other["id"], other)
+                if plain_id(other["id"])[1] == cluster:
+                    found.setdefault(other["id"], other)
     return tuple(found.values())
 
 

@@ -76,7 +76,11 @@ class ScriptStore:
         if requested is None:
             return None
         whole = JobId(requested.number, server=requested.server)
-        files = [file for file in _files(self._cluster_folder(cluster)) if covers(whole, file.job)]
+        files = [
+            file
+            for file in _files(self._cluster_folder(cluster))
+            if file.job.cluster == requested.cluster and covers(whole, file.job)
+        ]
         if submitted_at is None:
             files.sort(key=lambda file: -file.stored_at)
         else:

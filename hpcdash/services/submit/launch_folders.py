@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import JobScope
-from hpcdash.domain.job_ids import parse_job_number
+from hpcdash.domain.job_ids import parse_job_key, parse_job_number
 from hpcdash.domain.request import KEPT_DAYS
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
@@ -157,10 +157,10 @@ async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
 
 
 class LivingJobs(Struct, frozen=True):
-    """One's unfinished jobs, their numbers, and the requests of those launched from here."""
+    """One's unfinished jobs, their keys, and the requests of those launched from here."""
 
     rows: tuple[Row, ...]
-    numbers: frozenset[str]
+    keys: frozenset[str]
     requests: tuple[str, ...]
 
     def reason_to_stay(self, record: LaunchRecord) -> str:
@@ -168,12 +168,12 @@ class LivingJobs(Struct, frozen=True):
 
         Links of a chain and resubmitted jobs run the script of an earlier job, and have its name.
         """
-        launched = parse_job_number(record.job_id)
-        number = re.compile(rf"(?<![0-9]){re.escape(launched)}(?![0-9])")
+        launched = parse_job_key(record.job_id)
+        number = re.compile(rf"(?<![0-9]){parse_job_number(record.job_id)}(?![0-9])")
         below = f"{record.folder}/"
         for row in self.rows:
             job_id = str(row["id"])
-            if parse_job_number(job_id) == launched:
+            if parse_job_key(job_id) == launched:
                 return f"job {job_id} has not ended"
             if record.name and row["name"] == record.name:
                 return f"job {job_id} has its name"
@@ -192,10 +192,10 @@ async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJob
     """
     snapshot = await store.fetch(Kind.MINE)
     rows = tuple(row for row in snapshot.table.to_pylist() if row["state"] not in ENDED)
-    numbers = frozenset(parse_job_number(str(row["id"])) for row in rows)
+    keys = frozenset(parse_job_key(str(row["id"])) for row in rows)
     launched = await asyncio.to_thread(records.all)
-    requests = [one.request for one in launched if parse_job_number(one.job_id) in numbers]
-    return LivingJobs(rows, numbers, tuple(requests))
+    requests = [one.request for one in launched if parse_job_key(one.job_id) in keys]
+    return LivingJobs(rows, keys, tuple(requests))
 
 
 def parse_keep_seconds(keep: str) -> float:
@@ -283,7 +283,7 @@ async def read_stored_launches(
     living = await fetch_living(store, records)
     unread = await asyncio.to_thread(records.unread_checks)
     job_ids = [one.job_id for one in found if one.job_id]
-    ended_ids = [one for one in job_ids if parse_job_number(one) not in living.numbers]
+    ended_ids = [one for one in job_ids if parse_job_key(one) not in living.keys]
     ended_ids = list(dict.fromkeys(ended_ids))
     by_job: dict[str, list[Row]] = {}
     for at in range(0, len(ended_ids), _IDS_A_COMMAND):
@@ -326,8 +326,8 @@ def _state(
     record: LaunchRecord, rows: Sequence[Row], living: LivingJobs
 ) -> tuple[str, float | None]:
     """Return a launch's state, and the epoch second of its end."""
-    number = parse_job_number(record.job_id)
-    if number and number in living.numbers:
+    key = parse_job_key(record.job_id)
+    if key and key in living.keys:
         return "unfinished", None
     if not record.job_id or len(rows) < record.tasks:
         return "unknown", None

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from hpcdash.backends.script.allocation import KIND
-from hpcdash.domain.job_ids import parse_job_number, parse_task_part
+from hpcdash.domain.job_ids import parse_job_key, parse_job_number, parse_task_part
 from hpcdash.domain.switches import absolute_path
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
@@ -134,7 +134,8 @@ class LaunchRecords:
         """Return the newest launch of a job, or of a task's array; None for none."""
         number = parse_job_number(job_id)
         found = self._read("AND number = ? AND name IN ('', ?)", number, name) if number else ()
-        return found[-1] if found else None
+        key = parse_job_key(job_id)
+        return next((one for one in reversed(found) if parse_job_key(one.job_id) == key), None)
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
         """Return the launches whose folder will be removed after an end that is not yet known."""
@@ -183,12 +184,12 @@ class LaunchedCheckpoints:
         self._records = LaunchRecords(folder, cluster)
         self._read: tuple[int, int] | None = None
         # The newest launch of a number is the job that has it now.
-        self._by_number: dict[str, LaunchRecord] = {}
+        self._by_key: dict[str, LaunchRecord] = {}
 
     def folder(self, row: Row) -> str:
         """Return the absolute path for a job or a task; '' if no local request names one."""
         self._reload()
-        record = self._by_number.get(parse_job_number(str(row["id"])))
+        record = self._by_key.get(parse_job_key(str(row["id"])))
         if record is None or record.name not in ("", row["name"]):
             return ""
         try:
@@ -210,7 +211,7 @@ class LaunchedCheckpoints:
     def allocations(self, jobs: pa.Table) -> tuple[str, ...]:
         """Return the IDs of the jobs that were launched from here as allocations for runs."""
         self._reload()
-        names = {one.job_id: one.name for one in self._by_number.values() if is_allocation(one)}
+        names = {one.job_id: one.name for one in self._by_key.values() if is_allocation(one)}
         if not names:
             return ()
         is_launched = pc.is_in(jobs["id"], value_set=pa.array(list(names), pa.string()))
@@ -227,9 +228,9 @@ class LaunchedCheckpoints:
             # A watch rule may still name the folder.
             records = ()
             stamp = None
-        by_number = {parse_job_number(one.job_id): one for one in records}
-        by_number.pop("", None)
-        self._by_number = by_number
+        by_key = {parse_job_key(one.job_id): one for one in records}
+        by_key.pop("", None)
+        self._by_key = by_key
         self._read = stamp
 
 

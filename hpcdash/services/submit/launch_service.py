@@ -22,7 +22,7 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.config.request import request_text
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.job_ids import parse_job_number, with_tasks
+from hpcdash.domain.job_ids import parse_job_key, with_tasks
 from hpcdash.domain.request import SITE_SAID, Request
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED
@@ -629,11 +629,9 @@ def _refusal(outcome: Outcome, reported: str) -> HpcdashError:
 
 
 def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
-    number = parse_job_number(job_id)
+    key = parse_job_key(job_id)
     return tuple(
-        row
-        for row in rows
-        if job_id == row["id"] or (number and number == parse_job_number(str(row["id"])))
+        row for row in rows if job_id == row["id"] or (key and key == parse_job_key(str(row["id"])))
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -16,7 +18,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.places import Place, PlaceFinder, find_gap, rank
-from hpcdash.domain.room import NODE_COLUMNS, QueueNodes, simulate_start
+from hpcdash.domain.room import NODE_COLUMNS, QueueNodes, count_usable, simulate_start
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import MINUTE
@@ -239,6 +241,35 @@ def queue_access(offers: Offers) -> Mapping[str, Place]:
     for place in rank(PlaceFinder("", offers).find(Demand()), 0.0):
         found.setdefault(place.queue, place)
     return found
+
+
+class FreeSlots(Struct, frozen=True):
+    """Free GPUs and CPUs that jobs of the user could have; `gpus` None: the cluster has none."""
+
+    gpus: int | None
+    cpus: int
+
+
+def count_free(nodes: pa.Table, offers: Offers) -> FreeSlots:
+    """Count what is free on the nodes of the queues that the user may use and that start jobs.
+
+    `nodes` are rows of domain.schema.NODES; a node in several queues counts once, a node in none
+    counts.
+    """
+    open_queues = {
+        name
+        for name, place in queue_access(offers).items()
+        if place.accepts is not False
+        and (queue := offers.queue(name)) is not None
+        and queue.is_available
+    }
+    rows = nodes.select(NODE_COLUMNS).to_pylist()
+    if offers.queues:
+        rows = [
+            row for row in rows if not row["queues"] or not open_queues.isdisjoint(row["queues"])
+        ]
+    has_gpus = bool(pc.sum(nodes["gpus"]).as_py())
+    return FreeSlots(count_usable(rows, "gpus") if has_gpus else None, count_usable(rows, "cpus"))
 
 
 async def _fetch_rows(store: ClusterStore, table: Capability, notes: list[str]) -> Sequence[Row]:

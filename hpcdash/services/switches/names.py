@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hpcdash.backends.base import Backend
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_ids import parse_job_number
+from hpcdash.domain.job_ids import parse_job_key
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
@@ -88,8 +88,8 @@ class SwitchMemory:
             "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES "
             "(?, ?, ?, ?, ?, ?, ?)"
         )
-        number = parse_job_number(job_id)
-        values = (self._cluster, kind, owner, name, number, path, time.time())
+        key = parse_job_key(job_id)
+        values = (self._cluster, kind, owner, name, key, path, time.time())
         self._database.write((sql, values))
 
     def forget(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ class SwitchMemory:
 
     def _find_by_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
         # Numbers are reused, so the name counts too.
-        number = parse_job_number(job_id)
-        return self._find_path("number = ? AND name = ?", kind, number, name) if number else ""
+        key = parse_job_key(job_id)
+        return self._find_path("number = ? AND name = ?", kind, key, name) if key else ""
 
     def _find_by_name(self, kind: SwitchKind, name: str, owner: str) -> str:
         return self._find_path("name = ? AND user = ?", kind, name, owner) if name else ""

@@ -166,6 +166,8 @@ def build_report(
 ) -> UsageReport:
     """The report of `runs`, rows of domain.schema.RUNS with RUN_COLUMNS, in any order.
 
+    With a column `cluster` they are grouped by it, too.
+
     Days are those of `zone`.
 
     One without an end still runs, and began its `elapsed_seconds` and the time it was suspended
@@ -174,6 +176,8 @@ def build_report(
     time, but GPU time: it keeps its GPUs.
     """
     used = with_use(runs.select(RUN_COLUMNS)).select([*_COLUMNS, "cpu_use", "gpu_use"])
+    if "cluster" in runs.column_names:
+        used = used.append_column("cluster", runs["cluster"])
     begin, end = _times(used)
     inside = np.flatnonzero((end > span.since) & (begin < span.until) | _within(end, span))
     if len(inside) < used.num_rows:
@@ -189,7 +193,8 @@ def build_report(
         name: _ByTime(hours, begin, end, by_week=name == "week")
         if name in OF_TIME
         else _ByColumn(used[name])
-        for name in GROUPINGS
+        for name in (*GROUPINGS, "cluster")
+        if name in OF_TIME or name in used.column_names
     }
     total: dict[str, int] = {}
     # One after the other: of a million runs each takes 8 MB.

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from textual.app import ComposeResult
 
 from hpcdash.domain.tables import ColumnSpec, Kind, TableSpec
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.site import (
+    FILE,
+    fetch_site_clusters,
+    format_proposals,
+    propose_clusters,
+    read_site_clusters,
+)
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.lines import PlainStatic
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
@@ -99,9 +110,20 @@ def first_error(session: ClusterSession) -> HpcdashError | None:
 
 
 class ClustersView(TableView):
-    """All clusters; enter goes to the selected cluster."""
+    """All clusters; enter goes to the selected cluster. Below, those of a site that are not
+    configured.
+    """
 
     SPEC = CLUSTERS
+    DEFAULT_CSS = """
+    ClustersView > #proposed { height: auto; max-height: 12; padding: 0 1; color: $text-muted; }
+    """
+
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        below = PlainStatic(id="proposed")
+        below.display = False
+        yield below
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"state": connection_cell}
@@ -121,6 +143,25 @@ class ClustersView(TableView):
     def on_mount(self) -> None:
         self.reload()
         self.set_interval(1.0, self._refresh_ages)
+        start_worker(self, self._fetch_sites, group="sites", exclusive=True)
+
+    async def _fetch_sites(self) -> None:
+        """Read the clusters of each connected site, and list those that are not configured."""
+        known = []
+        for session in self.sessions:
+            store = session.store
+            if session.settings is None:
+                continue
+            site = read_site_clusters(store.cache_file(FILE))
+            if store.probe is not None:
+                with contextlib.suppress(HpcdashError):
+                    site = await fetch_site_clusters(store)
+            known.append((session.settings, site))
+        lines = format_proposals(propose_clusters(known), "config.toml")
+        if self.is_live:
+            below = self.query_one("#proposed", PlainStatic)
+            below.update("\n".join(lines))
+            below.display = bool(lines)
 
     def _refresh_ages(self) -> None:
         if self.display:

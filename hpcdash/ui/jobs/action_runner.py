@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
+from hpcdash.domain.job_ids import parse_job_key
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.services.jobs import action_text
@@ -34,7 +34,6 @@ _DONE_SECONDS = 8.0
 _QUIET_SECONDS = 0.4
 # A scheduler carries out an accepted request a moment later.
 _LAG_SECONDS = 3.0
-_NUMBER = re.compile(r"[0-9]+")
 _FORCED_NOTE = (
     "Forcing removes it from the queue at once; processes still on its node keep running."
 )
@@ -101,13 +100,19 @@ class ActionRunner:
             return None
         return await self.run_plan(question.plan, view, session)
 
-    def begin(self, question: Question, form: Dialog[None] | None = None) -> None:
+    def begin(
+        self,
+        question: Question,
+        form: Dialog[None] | None = None,
+        *,
+        session: ClusterSession | None = None,
+    ) -> None:
         """Start a plan from a key handler: prompt at once, and run the plan in a worker.
 
-        `form` is closed once the plan is confirmed.
+        `form` is closed once the plan is confirmed. `session`: None: the shown cluster.
         """
         view = self.screen.view
-        session = self.screen.session
+        session = session or self.screen.session
         dialog = self._prompt(question, session, form)
 
         def answered(answer: asyncio.Future[bool]) -> None:
@@ -191,19 +196,22 @@ class ActionRunner:
         failed = [outcome for outcome in report.outcomes if outcome.done is not True]
         if not forcible or any(not outcome.can_force for outcome in failed):
             self._notify(report, session)
-        if forcible and self.screen.session is session:
-            self._propose_force(plan, forcible)
+        if forcible:
+            self._propose_force(plan, forcible, session)
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
         return report
 
-    def _propose_force(self, plan: Plan, refused: Sequence[Outcome]) -> None:
+    def _propose_force(
+        self, plan: Plan, refused: Sequence[Outcome], session: ClusterSession
+    ) -> None:
         """Prompt for the same action by force on the jobs that were refused without it."""
         ids = tuple(outcome.job_id for outcome in refused)
         rows = [row for row in plan.rows if {row["id"], row["array_id"]} & set(ids)]
         request = replace(plan.request, job_ids=ids, force=True)
-        forced = self.screen.session.actions.plan(request, rows)
-        self.begin(Question(forced, (f"refused: {visible(refused[0].text)}", _FORCED_NOTE)))
+        forced = session.actions.plan(request, rows)
+        question = Question(forced, (f"refused: {visible(refused[0].text)}", _FORCED_NOTE))
+        self.begin(question, session=session)
 
     def _poll_after(self, session: ClusterSession, report: Report) -> None:
         session.poller.poll_now()
@@ -261,9 +269,5 @@ class ActionRunner:
 
 
 def _numbers(job_ids: Iterable[str]) -> frozenset[str]:
-    """Return the numbers of jobs and arrays: 12 for both 12_3 and 12_[4-9]."""
-    numbers = set()
-    for job_id in job_ids:
-        number = _NUMBER.match(job_id)
-        numbers.add(number[0] if number else job_id)
-    return frozenset(numbers)
+    """Return the keys of jobs and arrays: 12 for both 12_3 and 12_[4-9]."""
+    return frozenset(parse_job_key(job_id) or job_id for job_id in job_ids)

@@ -306,20 +306,30 @@ class JobActions:
     def do_requeue(self) -> None:
         if self._is_preparing:
             return
-        choice = self._chosen(Verb.REQUEUE)
-        if choice is not None:
+        chosen = self._chosen(Verb.REQUEUE)
+        if chosen:
             self._is_preparing = True
-            start_worker(
-                self.screen,
-                self._requeue,
-                choice,
-                self.screen.view,
-                self.screen.session,
-                group="acting",
-            )
+            start_worker(self.screen, self._requeue, chosen, self.screen.view, group="acting")
 
-    async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
+    async def _requeue(
+        self, chosen: Sequence[tuple[ActionChoice, ClusterSession]], view: View
+    ) -> None:
         """Requeue jobs after checks for a refusal and for kill switches, and a confirmation."""
+        questions = []
+        try:
+            for choice, session in chosen:
+                question = await self._requeue_question(choice, session)
+                if question is not None:
+                    questions.append((question, session))
+        finally:
+            self._is_preparing = False
+        if self.screen.view is view:
+            self._confirm(questions)
+
+    async def _requeue_question(
+        self, choice: ActionChoice, session: ClusterSession
+    ) -> Question | None:
+        """Return the question of a cluster's jobs; None, with a notification, if it refuses."""
         from hpcdash.services.jobs.requeue import (
             fetch_refusal,
             fetch_switch_warnings,
@@ -330,7 +340,7 @@ class JobActions:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
             if refused := await fetch_refusal(session.store, choice.rows):
                 self.screen.notify(f"{refused}; R resubmits it", severity="warning", timeout=15)
-                return
+                return None
             facts = await requeue_facts(
                 session.store, session.actions.journal.path.parent, choice.rows
             )
@@ -339,13 +349,8 @@ class JobActions:
             warnings = await fetch_switch_warnings(session.store, facts)
         except UsageError as error:
             self.screen.notify(format_error(error), severity="error")
-            return
-        finally:
-            self._is_preparing = False
-        if self.screen.view is view:
-            self.runner.begin(
-                Question(plan, choice.left_out, warnings, checkpoints=facts.checkpoints)
-            )
+            return None
+        return Question(plan, choice.left_out, warnings, checkpoints=facts.checkpoints)
 
     def do_delete(self) -> None:
         self._act_on_targets(Verb.DELETE)
@@ -354,50 +359,67 @@ class JobActions:
         self._act_on_targets(Verb.SUSPEND)
 
     def do_signal(self) -> None:
-        choice = self._chosen(Verb.SIGNAL)
-        if choice is None:
+        chosen = self._chosen(Verb.SIGNAL)
+        if not chosen:
             return
 
         def proceed(form: Dialog[None], signal: str, recipient: str) -> None:
-            request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
-            plan = self.screen.session.actions.plan(request, choice.rows)
-            self.runner.begin(Question(plan, choice.left_out), form)
+            questions = []
+            for choice, session in chosen:
+                request = ActionRequest(
+                    Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient
+                )
+                plan = session.actions.plan(request, choice.rows)
+                questions.append((Question(plan, choice.left_out), session))
+            self._confirm(questions, form)
 
-        title = f"Signal {subject(choice.job_ids, choice.rows)}"
-        has_recipients = self.screen.session.actions.can_signal_parts
+        job_ids = [job_id for choice, _ in chosen for job_id in choice.job_ids]
+        rows = [row for choice, _ in chosen for row in choice.rows]
+        title = f"Signal {subject(job_ids, rows)}{_clusters(chosen)}"
+        left_out = [text for choice, _ in chosen for text in choice.left_out]
+        has_recipients = all(session.actions.can_signal_parts for _, session in chosen)
         self.screen.app.push_screen(
-            SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients)
+            SignalDialog(title, left_out, proceed, has_recipients=has_recipients)
         )
 
     def do_alter(self) -> None:
-        choice = self._chosen(Verb.ALTER)
-        if choice is None:
+        self._alter(self._chosen(Verb.ALTER))
+
+    def _alter(self, chosen: Sequence[tuple[ActionChoice, ClusterSession]]) -> None:
+        """Change jobs in a dialog for each cluster, one after the other."""
+        if not chosen:
             return
-        fields, asides = self._alterable(choice)
+        (choice, session), *others = chosen
+        fields, asides = self._alterable(choice, session)
 
         def request(changes: Mapping[str, str]) -> ActionRequest:
             return ActionRequest(Verb.ALTER, choice.job_ids, changes=changes)
 
         def complaint(name: str, value: str) -> str:
             try:
-                self.screen.session.actions.plan(request({name: value}))
+                session.actions.plan(request({name: value}))
             except UsageError as error:
                 return format_error(error)
             return ""
 
         def proceed(form: Dialog[None], changes: Mapping[str, str]) -> None:
-            plan = self.screen.session.actions.plan(request(changes), choice.rows)
-            self.runner.begin(Question(plan, choice.left_out), form)
+            plan = session.actions.plan(request(changes), choice.rows)
+            self.runner.begin(Question(plan, choice.left_out), form, session=session)
 
-        title = f"Change {subject(choice.job_ids, choice.rows)}"
+        is_shown = session is self.screen.session and not others
+        on = "" if is_shown else f" on {visible(session.store.title)}"
+        title = f"Change {subject(choice.job_ids, choice.rows)}{on}"
         self.screen.app.push_screen(
-            AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed)
+            AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed),
+            lambda _: self._alter(others),
         )
 
-    def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
+    def _alterable(
+        self, choice: ActionChoice, session: ClusterSession
+    ) -> tuple[list[Field], list[str]]:
         """Return the fields that can be changed for all of these jobs, and notes on the others."""
         rows = choice.rows
-        alterable = self.screen.session.store.backend.actions.alterable
+        alterable = session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
         pending_only = [name for name in _PENDING_ONLY if name in alterable]
@@ -416,8 +438,8 @@ class JobActions:
             notes = [f"{subject}: {fixed} can be changed only for pending jobs"]
         # Each of several jobs keeps its own value unless a new one is typed.
         present = rows if len(choice.job_ids) == 1 else ()
-        suggestions = {"queue": self._queues(), "qos": self._qos()}
-        has_amounts = self.screen.session.actions.can_change_limits_by_amounts
+        suggestions = {"queue": _queues(session), "qos": _qos(session)}
+        has_amounts = session.actions.can_change_limits_by_amounts
         fields = []
         for name in names:
             field = Field(
@@ -428,18 +450,6 @@ class JobActions:
             )
             fields.append(field)
         return fields, notes
-
-    def _queues(self) -> tuple[str, ...]:
-        table = self.screen.session.store.table(Kind.QUEUES)
-        return () if table is None else tuple(map(visible, table["name"].to_pylist()))
-
-    def _qos(self) -> tuple[str, ...]:
-        """Return the QoS names of known jobs, as no list of all QoS exists."""
-        names: set[str] = set()
-        for kind in (Kind.EVERYONE, Kind.MINE):
-            if (table := self.screen.session.store.table(kind)) is not None:
-                names.update(visible(name) for name in pc.unique(table["qos"]).to_pylist() if name)
-        return tuple(sorted(names))
 
     def _act_on_targets(self, verb: Verb) -> None:
         """Act on the selected jobs; each cluster has its own question and commands."""
@@ -459,18 +469,38 @@ class JobActions:
                 self.screen.notify(format_error(error), severity="error")
             else:
                 questions.append((Question(plan, notes), session))
-        if len(questions) == 1 and questions[0][1] is self.screen.session:
-            self.runner.begin(questions[0][0])
+        self._confirm(questions)
+
+    def _confirm(
+        self,
+        questions: Sequence[tuple[Question, ClusterSession]],
+        form: Dialog[None] | None = None,
+    ) -> None:
+        """Confirm and run plans, those of several clusters one after the other.
+
+        `form` is closed once the only plan is confirmed, or before the first of several.
+        """
+        if len(questions) == 1:
+            self.runner.begin(questions[0][0], form, session=questions[0][1])
         elif questions:
+            if form is not None:
+                form.dismiss(None)
             start_worker(self.screen, self._carry_out, questions, group="acting")
 
     async def _carry_out(self, questions: Sequence[tuple[Question, ClusterSession]]) -> None:
         for question, session in questions:
             await self.runner.carry_out(question, session)
 
-    def _chosen(self, verb: Verb) -> ActionChoice | None:
-        """Return the selected targets of a verb; None, with a notification, if there are none."""
-        return self._choose(verb, self.screen.session, self.screen.view.targets())
+    def _chosen(self, verb: Verb) -> list[tuple[ActionChoice, ClusterSession]]:
+        """Return the selected targets of a verb by cluster; [], with a notification, if there are
+        none.
+        """
+        chosen = []
+        for session, targets in self.screen.view.cluster_targets(self.screen.session):
+            choice = self._choose(verb, session, targets)
+            if choice is not None:
+                chosen.append((choice, session))
+        return chosen
 
     def _choose(self, verb: Verb, session: ClusterSession, targets: Targets) -> ActionChoice | None:
         """Return the targets on a cluster that a verb affects; None, with a notification, if there
@@ -496,6 +526,26 @@ class JobActions:
             text = f"{marked} marked; {text}; {self.screen.key_label('unmark')} clears the marks"
         self.screen.notify(text, severity="warning")
         return None
+
+
+def _clusters(chosen: Sequence[tuple[ActionChoice, ClusterSession]]) -> str:
+    """Return ` on lab, juno` if there are several clusters."""
+    names = [visible(session.store.title) for _, session in chosen]
+    return f" on {', '.join(names)}" if len(names) > 1 else ""
+
+
+def _queues(session: ClusterSession) -> tuple[str, ...]:
+    table = session.store.table(Kind.QUEUES)
+    return () if table is None else tuple(map(visible, table["name"].to_pylist()))
+
+
+def _qos(session: ClusterSession) -> tuple[str, ...]:
+    """Return the QoS names of known jobs, as no list of all QoS exists."""
+    names: set[str] = set()
+    for kind in (Kind.EVERYONE, Kind.MINE):
+        if (table := session.store.table(kind)) is not None:
+            names.update(visible(name) for name in pc.unique(table["qos"]).to_pylist() if name)
+    return tuple(sorted(names))
 
 
 def _known_tasks(session: ClusterSession, rows: Sequence[Row]) -> list[Row]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any, cast
@@ -11,23 +13,39 @@ import pyarrow.compute as pc
 from textual.app import ComposeResult
 from textual.content import Content
 
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.tables import ALL_JOBS, Kind
 from hpcdash.domain.text import clip, visible
-from hpcdash.domain.units import format_age
+from hpcdash.domain.units import format_age, format_count
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.everywhere import join_jobs
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.cluster.summary import own_jobs
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.notes import StoredNotes
+from hpcdash.services.submit.places import FreeSlots, count_free
+from hpcdash.services.submit.queues import fetch_offers
 from hpcdash.ui.cluster.wall import letter_style
 from hpcdash.ui.jobs.table import elapsed_cell, job_hint, where_cell
+from hpcdash.ui.notes import COLUMNS, session_notes, with_notes
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.lines import PlainStatic
+from hpcdash.ui.widgets.table_rows import Column
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
+
+
+# The nodes of each cluster are fetched this often while the view is shown.
+_FREE_SECONDS = 120.0
+_FREE_CELLS = 28
+_FREE_CPU_CELLS = 16
+# A cluster's name, its jobs, and the notes on them.
+_Known = tuple[str, pa.Table, StoredNotes]
 
 
 class AllJobsView(TableView):
@@ -41,8 +59,16 @@ class AllJobsView(TableView):
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         super().__init__(session, **rest)
         self._stops: list[Callable[[], None]] = []
-        # The clusters' tables, and the one that they are joined to.
-        self._joined: tuple[list[tuple[str, pa.Table]], pa.Table | None] = ([], None)
+        # The clusters' tables and notes, and the table that they are joined to.
+        self._joined: tuple[list[_Known], pa.Table | None] = ([], None)
+        # What the user may use on each cluster, and the free slots by its table of nodes.
+        self._offers: dict[str, Offers] = {}
+        self._free: dict[str, tuple[pa.Table, Offers, FreeSlots]] = {}
+        self._fetched_at: dict[str, float] = {}
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*super().schema, *COLUMNS])
 
     @property
     def sessions(self) -> Sequence[ClusterSession]:
@@ -85,31 +111,75 @@ class AllJobsView(TableView):
         return letter_style(ascii_letters[names.index(cluster) % len(ascii_letters)])
 
     def source(self) -> pa.Table | None:
-        tables = [(one.name, one.store.table(Kind.MINE)) for one in self.sessions]
-        known = [(name, table) for name, table in tables if table is not None]
+        known: list[_Known] = []
+        for session in self.sessions:
+            table = session.store.table(Kind.MINE)
+            if table is not None:
+                known.append((session.name, table, session_notes(session).load()))
         before = self._joined[0]
         is_same = len(known) == len(before) and all(
-            table is earlier for (_, table), (_, earlier) in zip(known, before, strict=True)
+            table is earlier and notes is earlier_notes
+            for (_, table, notes), (_, earlier, earlier_notes) in zip(known, before, strict=True)
         )
         # A filter is typed letter by letter, over the same tables.
         if not is_same:
-            self._joined = (known, join_jobs(known))
+            joined = join_jobs((name, with_notes(table, notes)) for name, table, notes in known)
+            self._joined = (known, joined)
         return self._joined[1]
+
+    def notes_changed(self) -> None:
+        self.reload()
 
     def reload(self) -> None:
         super().reload()
-        self.tick()
+        self._show_clusters()
 
     def tick(self) -> None:
+        if self.is_live:
+            for session in self.sessions:
+                self._fetch_free_when_due(session)
+            self._show_clusters()
+
+    def _show_clusters(self) -> None:
         if self.is_live:
             lines = [self._cluster_line(session) for session in self.sessions]
             self.query_one("#clusters", PlainStatic).update(Content("\n").join(lines))
 
+    def _fetch_free_when_due(self, session: ClusterSession) -> None:
+        """Fetch the nodes of a connected cluster every two minutes, first also the access."""
+        now = time.monotonic()
+        fetched_at = self._fetched_at.get(session.name)
+        is_due = fetched_at is None or now - fetched_at >= _FREE_SECONDS
+        if session.store.probe is None or not is_due:
+            return
+        self._fetched_at[session.name] = now
+        start_worker(self, self._fetch_free, session, group=f"free-{session.name}")
+
+    async def _fetch_free(self, session: ClusterSession) -> None:
+        if session.name not in self._offers:
+            self._offers[session.name] = await fetch_offers(session.store)
+        else:
+            with contextlib.suppress(HpcdashError):
+                await session.store.fetch(Kind.NODES)
+        self._show_clusters()
+
+    def _free_slots(self, session: ClusterSession) -> FreeSlots | None:
+        """Return the free slots that the user may use; None: unknown."""
+        nodes = session.store.table(Kind.NODES)
+        offers = self._offers.get(session.name)
+        if nodes is None or offers is None or not nodes.num_rows:
+            return None
+        known = self._free.get(session.name)
+        if known is None or known[0] is not nodes or known[1] is not offers:
+            known = (nodes, offers, count_free(nodes, offers))
+            self._free[session.name] = known
+        return known[2]
+
     def _cluster_line(self, session: ClusterSession) -> Content:
-        """Return a cluster's jobs by state, their age, and why they are not newer."""
+        """Return a cluster's free slots, jobs by state, their age, and its error."""
         store = session.store
         snapshot = store.snapshots.get(Kind.MINE)
-        parts = []
+        parts = [self._format_free(session)]
         if snapshot is not None:
             counts = own_jobs(snapshot.table)
             parts.append(", ".join(f"{count} {state}" for state, count in counts) or "no jobs")
@@ -119,10 +189,39 @@ class AllJobsView(TableView):
             parts.append(error.message)
         elif snapshot is None or snapshot.cached:
             parts.append(store.transport.health.detail or "connecting …")
+        elif (problem := store.errors.get(Kind.NODES)) is not None:
+            parts.append(f"nodes: {problem.message}")
         name = f"{clip(visible(store.title), 20):<20}  "
         text = clip(visible("  ·  ".join(parts)), max(20, self.size.width - len(name) - 4))
         style = "$warning" if error is not None else "$text-muted"
         return Content.assemble(("▌", style_name(self._edge(session.name))), name, (text, style))
+
+    def _format_free(self, session: ClusterSession) -> str:
+        """Return `  12 GPUs    340 CPUs free`, as wide for each cluster.
+
+        An old list of nodes has its age.
+        """
+        slots = {one.name: self._free_slots(one) for one in self.sessions}
+        has_gpus = any(free is not None and free.gpus is not None for free in slots.values())
+        width = _FREE_CELLS if has_gpus else _FREE_CPU_CELLS
+        free = slots[session.name]
+        if free is None:
+            return f"{'free: unknown':<{width}}"
+        gpus = "" if free.gpus is None else f"{format_count(free.gpus)} GPUs"
+        text = f"{format_count(free.cpus):>6} CPUs free"
+        text = f"{gpus:>11}{text:>17}" if has_gpus else text
+        snapshot = session.store.snapshots[Kind.NODES]
+        age = session.store.clock.now() - snapshot.taken_at
+        return f"{text} ({format_age(age)} ago)" if age >= 2 * _FREE_SECONDS else text
+
+    def columns(self) -> list[Column]:
+        """Return the chosen columns, with the notes if there are any."""
+        columns = super().columns()
+        has_notes = any(notes.notes for _, _, notes in self._joined[0])
+        if has_notes and self.column_names == self.spec.shown:
+            at = next(place for place, one in enumerate(columns) if one.key == "name") + 1
+            columns.insert(at, self.catalogue["note"])
+        return columns
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("all clusters",)

@@ -185,28 +185,25 @@ class PlacesView(TableView):
         place = next((one for one in self._places if place_id(one) == row_id), None)
         if place is None or place.accepts is False or self.shape is None:
             return
-        if place.cluster != self.session.name:
-            self.notify(
-                f"this place is on {place.cluster}: press 6 to switch to it first", timeout=5
-            )
-            return
         start_worker(self.screen, self._open_form, place, group="acting")
 
     async def _open_form(self, place: Place) -> None:
-        """Open the form with the job's size and a place; what it held else stays."""
+        """Open the form of the place's cluster with the job's size; what it held else stays."""
         from hpcdash.ui.submit.view import SubmitView
 
         shape = self.shape
         if shape is None or shape.request is None:
             return
         offers = (
-            next(one.offers for one in self._answer.clusters if one.session is self.session)
+            next(one.offers for one in self._answer.clusters if one.session.name == place.cluster)
             if self._answer
             else None
         )
         queue = None if offers is None else offers.queue(place.queue)
         request = shape.request_at(place, queue)
         screen = cast("DashboardScreen", self.screen)
+        if place.cluster != screen.session.name:
+            await screen.switch([one.name for one in screen.sessions].index(place.cluster))
         await screen.go("submit")
         if isinstance(screen.view, SubmitView):
             screen.view.fill_place(request_text(request))

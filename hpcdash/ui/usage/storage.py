@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from hpcdash.domain.tables import STORAGE
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import format_count, format_memory
+from hpcdash.domain.units import DAY, format_age, format_count, format_memory
 from hpcdash.errors import HpcdashError
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import TableView
@@ -18,6 +19,7 @@ from hpcdash.ui.workers import start_worker
 
 _BAR_CELLS = 8
 _NEARLY_FULL = 0.85
+_SOON_SECONDS = 3 * DAY
 
 
 def share_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
@@ -50,7 +52,18 @@ class StorageView(TableView):
         return self._table
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
-        return {"share": share_cell, "files": files_cell, "max_files": files_cell}
+        return {
+            "share": share_cell,
+            "files": files_cell,
+            "max_files": files_cell,
+            "full": self._full_cell,
+        }
+
+    def _full_cell(self, value: datetime | None, row: cells.RowContext) -> cells.Cell:
+        if value is None:
+            return ""
+        seconds = max(0.0, (value - self.now()).total_seconds())
+        return f"in {format_age(seconds)}", cells.WARNING if seconds < _SOON_SECONDS else ""
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("storage",)
@@ -59,10 +72,20 @@ class StorageView(TableView):
         parts = [visible(row["path"]), visible(row["name"] or ""), visible(row["problem"] or "")]
         if row["free_bytes"] is not None:
             parts.append(f"{format_memory(row['free_bytes'])} free")
+        if row["full_at"] is not None:
+            seconds = max(0.0, (row["full_at"] - self.now()).total_seconds())
+            growth = format_memory(row["daily_growth_bytes"])
+            parts.append(f"full in {format_age(seconds)} at {growth} a day")
+        elif row["daily_growth_bytes"] is not None:
+            parts.append(f"grows by {format_memory(row['daily_growth_bytes'])} a day")
+        if row["daily_checkpoint_bytes"] is not None:
+            saves = format_memory(row["daily_checkpoint_bytes"])
+            parts.append(f"checkpoints write {saves} a day")
         if row["owner"]:
             parts.append(f"quota of {visible(row['owner'])}")
         if row["source"]:
-            parts.append(f"as {row['source']} reports it")
+            source = "the site's command" if row["source"] == "site" else row["source"]
+            parts.append(f"as {source} reports it")
         return "  ·  ".join(filter(None, parts))
 
     def do_refresh(self) -> bool:
@@ -75,10 +98,11 @@ class StorageView(TableView):
         board = self.session.watching
         rules = () if board is None else board.settings.storage
         try:
-            self._table = await fetch_storage(self.session, (), rules)
+            use = await fetch_storage(self.session, (), rules)
         except HpcdashError as error:
             self._error = error.with_traceback(None)
         else:
-            self._error = None
+            self._table = use.table
+            self._error = None if use.problem is None else use.problem.with_traceback(None)
             self._taken_at = self.session.store.clock.now()
         self.reload()

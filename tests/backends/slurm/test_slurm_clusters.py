@@ -50,6 +50,12 @@ def test_every_question_about_a_job_goes_to_its_cluster(job_id: str) -> None:
         assert any(plain.partition("_")[0] in word for word in rest)
 
 
+def test_a_configured_cluster_is_named_before_its_probe() -> None:
+    before = slurm_backend(cluster="lab2")
+    assert without_env(before.queue.jobs(JobScope("alice")).argv)[1:3] == ("-M", "lab2")
+    assert without_env(before.detail.native("15").argv)[1:3] == ("-M", "lab2")
+
+
 def test_a_shell_in_a_job_runs_on_the_cluster_of_the_job() -> None:
     row = {"id": "15@lab2", "work_dir": "/w", "gpus": 0}
     command = BY_DEFAULT.detail.shell(row, ShellRequest("n1"))

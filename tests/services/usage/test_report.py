@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
+from hpcdash.services.cluster.everywhere import join_runs
 from hpcdash.services.usage.archive import FetchedRuns
 from hpcdash.services.usage.report import (
     GROUPINGS,
@@ -346,3 +347,16 @@ def test_what_still_runs_counts_with_its_hours_and_as_no_job_that_ended() -> Non
     assert [report.total[name] for name in ("jobs", "running", "failed")] == [1, 2, 0]
     assert column(report, "day", "cpu_seconds")["2026-03-27"] == 2 * (DAY + 100)
     assert sum(column(report, "day", "running").values()) == 2
+
+
+def test_the_runs_of_several_clusters_are_grouped_by_cluster() -> None:
+    here = build_table(run("15", 0, 3600, queue="batch"), schema=RUNS)
+    there = build_table(
+        run("15", 0, 3 * 3600, queue="batch"), run("16", 0, 3600, queue="batch"), schema=RUNS
+    )
+    report = build_report(join_runs([("one", here), ("second", there)]), SPAN, UTC)
+    assert column(report, "cluster", "jobs") == {"one": 1, "second": 2}
+    assert report.total["jobs"] == 3
+    hours = column(report, "cluster", "cpu_seconds")
+    assert hours["second"] == 4 * hours["one"] == report.total["cpu_seconds"] - hours["one"]
+    assert set(column(report, "queue", "jobs")) == {"batch@one", "batch@second"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -247,7 +248,11 @@ class SlurmLab:
 
         Its jobs have the numbers that this one's have, too.
         """
-        write_other_configuration(self.run_dir, self.settings, self.other_conf)
+        shown = self.admin("scontrol", "show", "config").stdout.decode()
+        found = re.search(r"(?m)^NEXT_JOB_ID\s*=\s*([0-9]+)", shown)
+        write_other_configuration(
+            self.run_dir, self.settings, self.other_conf, found[1] if found else "1"
+        )
         if OTHER_CLUSTER not in self._lines(
             "sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"
         ):

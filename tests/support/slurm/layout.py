@@ -223,7 +223,9 @@ def write_configuration(run_dir: Path, settings: Settings, release: str) -> None
     (run_dir / "ssh" / "config").write_text(_rendered("ssh_config", words))
 
 
-def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> None:
+def write_other_configuration(
+    run_dir: Path, settings: Settings, conf: Path, first_job_id: str = "1"
+) -> None:
     """Write the configuration of a second cluster of the lab's, which has a node and a controller
     of its own.
     """
@@ -235,7 +237,7 @@ def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> 
         "StateSaveLocation": str(run_dir / f"state.{OTHER_CLUSTER}"),
         "SlurmctldPidFile": str(run_dir / "pid" / f"slurmctld.{OTHER_CLUSTER}.pidfile"),
         "SlurmctldLogFile": str(run_dir / "log" / f"slurmctld.{OTHER_CLUSTER}.log"),
-        "FirstJobId": "1",
+        "FirstJobId": first_job_id,
     }
     kept = [
         line

@@ -6,9 +6,19 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.submit.places import PlacesView
 from hpcdash.ui.submit.view import SubmitView
-from tests.ui.stage import PBS_CASES, dashboard, press, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    PBS_CASES,
+    dashboard,
+    press,
+    replayed,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 SIZE = (150, 30)
 
@@ -68,3 +78,27 @@ async def test_enter_on_a_place_fills_the_form_and_keeps_what_was_typed() -> Non
         assert texts["command"] == "train-llm"
         assert texts["queue"] == queue
         assert (texts["slots"], texts["time"]) == ("2", "04:00:00")
+
+
+async def test_enter_on_a_place_of_another_cluster_opens_the_form_there() -> None:
+    app = HpcdashApp([replayed("training"), replayed("everyday", PBS_CASES)])
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        # Only clusters that were opened are searched.
+        await press(pilot, "M")
+        await until(pilot, lambda: app.main.sessions[1].store.probe is not None)
+        await search(pilot, "cpus=2 time=4h")
+        await found(pilot)
+        await press(pilot, "slash", *"cluster:everyday", "enter")
+        await settled(pilot)
+        view = app.main.view
+        assert isinstance(view, PlacesView)
+        queue = str((view.rows.cursor_row or {})["queue"])
+        await press(pilot, "enter")
+        await until(pilot, lambda: isinstance(app.main.view, SubmitView))
+        await settled(pilot)
+        assert app.main.session.name == "everyday"
+        form = app.main.view
+        assert isinstance(form, SubmitView)
+        texts = form.draft().texts
+        assert (texts["queue"], texts["slots"], texts["time"]) == (queue, "2", "04:00:00")
