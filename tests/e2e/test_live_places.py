@@ -90,8 +90,16 @@ def queue_reason(lab: SlurmLab, job: str) -> str:
     return lab.admin("squeue", "-h", "-j", job, "-o", "%T %r").stdout.decode().strip()
 
 
-def has_reason(lab: SlurmLab, job: str) -> bool:
-    return queue_reason(lab, job) not in ("PENDING None", "PENDING Priority")
+def has_reason(lab: SlurmLab, job: str, starts: bool) -> bool:
+    """Whether Slurm has tried to start a job. While the job before it ends, one that never starts
+    waits for resources.
+    """
+    reason = queue_reason(lab, job)
+    return reason not in ("PENDING None", "PENDING Priority") and (starts or never_starts(reason))
+
+
+def never_starts(reason: str) -> bool:
+    return any(text in reason for text in _NEVER)
 
 
 def minutes(text: str) -> int:
@@ -115,11 +123,11 @@ def test_each_answer_is_what_slurm_does_with_such_a_job(
         job, message = submit(lab, place, options)
         reason = ""
         if job:
-            # Slurm gives the reason once it has tried to start the job.
-            wait_until("a reason", partial(has_reason, lab, job))
+            starts = place["accepts"] is not False
+            wait_until(f"a reason, {options} {place}", partial(has_reason, lab, job, starts))
             reason = queue_reason(lab, job)
             lab.admin("scancel", job)
-        accepted = bool(job) and not any(text in reason for text in _NEVER)
+        accepted = bool(job) and not never_starts(reason)
         if place["accepts"] is not accepted:
             wrong.append((options, place, message, reason))
     assert not wrong, "\n".join(map(str, wrong))
