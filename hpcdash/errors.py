@@ -185,8 +185,8 @@ class CommandError(HpcdashError):
     @property
     def output_beside_message(self) -> str:
         """The output; '' where the message has all of it."""
-        is_told = without_program(self.output) in self.message
-        return "" if is_told else self.output
+        is_included = without_program(self.output) in self.message
+        return "" if is_included else self.output
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.message, self.evidence, self.next_step) if part)
