@@ -542,11 +542,12 @@ class JobFacts:
             self.queue_rules = {} if query is None else await self.store.run_query(query)
 
     async def _fetch_related(self) -> None:
-        """Fetch the dependencies that no table has, from the queue, else from the history."""
+        """Fetch the dependencies that no table of this run has, from the queue or the history."""
         assert self.row is not None
         requested = parse_dependency(self.row["dependency"]).job_ids[:_MAX_RELATED]
-        stored = [known.table for known in self._stored_tables()]
-        unknown = missing_from(stored, requested)
+        snapshots = [self.store.snapshots.get(kind) for kind in _KINDS]
+        fresh = [one.table for one in snapshots if one is not None and not one.cached]
+        unknown = missing_from(fresh, requested)
         if not unknown:
             return
         backend = self.store.backend
@@ -606,8 +607,9 @@ class JobFacts:
         is_own = bool(owner) and owner == self.store.user
         tables = []
         for kind in _KINDS:
-            snapshot = self.store.snapshots.get(kind)
+            # It may load the snapshot.
             table = self.store.table(kind)
+            snapshot = self.store.snapshots.get(kind)
             if snapshot is not None and table is not None:
                 is_complete = kind is Kind.EVERYONE or (kind is Kind.MINE and is_own)
                 tables.append(KnownTable(snapshot.taken_at, table, is_complete))
