@@ -554,12 +554,12 @@ def alter(
 @click.option("--queue", default="", metavar="NAME", help="Queue (partition).")
 @click.option("--account", default="", metavar="NAME", help="Account to charge.")
 @click.option("--qos", default="", metavar="NAME", help="Quality of service (Slurm only).")
-@click.option("--to", "cluster", default="", metavar="CLUSTER", help="Configured cluster.")
+@click.option("--to", "target", default="", metavar="CLUSTER", help="Configured cluster.")
 @click.option("--dry-run", is_flag=True, help="Show the commands; change nothing.")
 @_FORMAT
 @common_options
 def move(
-    common: CommonOptions, job: str, cluster: str, *, dry_run: bool, form: str, **given: str
+    common: CommonOptions, job: str, target: str, *, dry_run: bool, form: str, **given: str
 ) -> None:
     """Move a waiting job to another queue, account, QoS or cluster.
 
@@ -571,7 +571,7 @@ def move(
     from hpcdash.services.submit.move_plan import Destination
 
     destination = Destination(**given)
-    run_move_command(common, job, destination, cluster=cluster, dry_run=dry_run, form=form)
+    run_move_command(common, job, destination, target=target, dry_run=dry_run, form=form)
 
 
 @click.command()

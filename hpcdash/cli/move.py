@@ -34,7 +34,7 @@ def run_move_command(
     job_id: str,
     destination: Destination,
     *,
-    cluster: str,
+    target: str,
     dry_run: bool,
     form: str,
 ) -> None:
@@ -47,8 +47,8 @@ def run_move_command(
         refuse_read_only(common, settings, "move")
     [source] = chosen_clusters(common, settings)[:1]
     chosen = [source]
-    if cluster and cluster != source.name:
-        chosen += chosen_clusters(ClusterChoice(cluster=cluster), settings)
+    if target and target != source.name:
+        chosen += chosen_clusters(ClusterChoice(cluster=target), settings)
 
     async def work() -> tuple[MovePlan, MoveResult | None]:
         async with open_sessions(chosen, settings) as sessions:

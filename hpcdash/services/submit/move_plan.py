@@ -23,9 +23,11 @@ from hpcdash.domain.job_text import state_word
 from hpcdash.domain.share import parse_mark
 from hpcdash.domain.states import WAITING, JobState
 from hpcdash.domain.tables import Kind
+from hpcdash.domain.text import counted
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandMissing,
+    HpcdashError,
     NoSuchJob,
     UsageError,
 )
@@ -53,6 +55,10 @@ _WHOLE_PATH = re.compile(r"(?<![\w$}.~/-])/[\w.+@%-]+(?:/[\w.+@%-]+)*")
 _RELATIVE_PATH = re.compile(r"(?<![\w$}~/.-])[\w.+-]+(?:/[\w.+-]+)*")
 # These are a node's own, whatever the login node has.
 _OF_A_NODE = ("/dev", "/proc", "/sys")
+
+
+class CannotMove(HpcdashError):
+    """A job cannot be moved, for a reason of its own or of a scheduler."""
 
 
 class Destination(Struct, frozen=True):
@@ -111,9 +117,9 @@ async def plan_move(
 ) -> MovePlan:
     """Plan the move of a waiting job; nothing is changed. Without `in_place`, always by a copy.
 
-    Raises UsageError with the reason for a job that cannot be moved, NoSuchJob, SchedulerRefused
-    and AccountingUnavailable if its script is unavailable, and the errors of an unreachable
-    cluster.
+    Raises CannotMove with the reason, UsageError for no place or one that the job has already,
+    NoSuchJob, SchedulerRefused and AccountingUnavailable if its script is unavailable, and the
+    errors of an unreachable cluster.
     """
     await source.store.open(force=True)
     rows = await source.actions.fetch_rows((job_id,))
@@ -141,7 +147,7 @@ async def plan_move(
             return _plan_in_place(source, full_id, rows, Destination(**changes))
         if not backend.submit.copies:
             names = " and ".join(sorted(changes))
-            raise UsageError(
+            raise CannotMove(
                 f"{backend.title} cannot move a job to another {names}",
                 "`hpcdash where --like JOB` lists the places on all clusters.",
             )
@@ -154,17 +160,17 @@ def _require_own_waiting(source: ClusterSession, job_id: str, rows: Sequence[Row
     store = source.store
     others = {row["user"] for row in rows} - {None, store.user}
     if store.user and others:
-        raise UsageError(f"job {job_id} is {others.pop()}'s", "Only its owner can move it.")
+        raise CannotMove(f"job {job_id} is {others.pop()}'s", "Only its owner can move it.")
     states = {row["state"] for row in rows}
     if not states & WAITING:
         state = state_word(str(rows[0]["state"]))
-        raise UsageError(f"job {job_id} is not waiting: it is {state}")
+        raise CannotMove(f"job {job_id} is not waiting: it is {state}")
     if JobState.REQUEUED in states:
-        raise UsageError(f"job {job_id} is being requeued", "Move it once it is pending.")
+        raise CannotMove(f"job {job_id} is being requeued", "Move it once it is pending.")
 
 
 def _refuse_unsettled(journal: Journal, cluster: str, job_id: str) -> None:
-    """Raise UsageError for a job whose earlier move was interrupted, or is running."""
+    """Raise CannotMove for a job whose earlier move was interrupted, or is running."""
     try:
         entries, _ = journal.read()
     except JournalUnreadable:
@@ -173,9 +179,9 @@ def _refuse_unsettled(journal: Journal, cluster: str, job_id: str) -> None:
         is_same = entry.verb == Verb.MOVE and entry.cluster == cluster and job_id in entry.job_ids
         is_same &= journal.age_seconds(entry) <= RECENT_SECONDS
         if is_same and entry.state == "running":
-            raise UsageError(f"job {job_id} is being moved already", "Wait for it.")
+            raise CannotMove(f"job {job_id} is being moved already", "Wait for it.")
         if is_same and entry.state == "unknown":
-            raise UsageError(
+            raise CannotMove(
                 f"an earlier move of job {job_id} has no known outcome",
                 "hpcdash journal --settle finishes or undoes it.",
             )
@@ -205,7 +211,7 @@ async def _plan_copy(
     _require_copies(source, target)
     row = rows[0]
     if job_id != (row["array_id"] or row["id"]):
-        raise UsageError(
+        raise CannotMove(
             f"{job_id} is a part of {row['array_id'] or row['id']}",
             "A move to another cluster takes a whole job or array.",
         )
@@ -219,7 +225,7 @@ async def _plan_copy(
         fetch_past(store, Resubmission(job_id, tasks, tuple(rows))),
     )
     if script.source.startswith(READ_FROM):
-        raise UsageError(
+        raise CannotMove(
             f"the script of job {job_id} is unknown: {store.backend.title} does not return it, and "
             "its file may have changed since",
             _BY_HAND,
@@ -234,11 +240,16 @@ async def _plan_copy(
         is_elsewhere=source.name != target.name,
         is_ours=await asyncio.to_thread(_is_ours, source, job_id, row, record),
     )
-    submit = target.store.backend.submit.copy(detail, past, script, copy)
+    try:
+        submit = target.store.backend.submit.copy(detail, past, script, copy)
+    except UsageError as error:
+        raise CannotMove(error.message, error.next_step) from error
     notes = list(submit.notes)
     if copy.is_elsewhere:
         compared = await _require_paths(source, target, detail, script, submit.command)
-        notes.append(f"{compared} paths of its script exist on both clusters; contents may differ")
+        paths = counted(compared, "path")
+        exist = "exists" if compared == 1 else "exist"
+        notes.append(f"{paths} of the job {exist} on both clusters; contents may differ")
     notes.append("the copy has a new ID and starts waiting anew")
     is_held = all(one["state"] == JobState.HELD for one in rows)
     if is_held:
@@ -259,24 +270,24 @@ async def _plan_copy(
 
 
 def _require_copies(source: ClusterSession, target: ClusterSession) -> None:
-    """Raise UsageError where one of the schedulers cannot take its part in a move by a copy."""
+    """Raise CannotMove where one of the schedulers cannot take its part in a move by a copy."""
     for session in (source, target):
         backend = session.store.backend
         if not backend.submit.copies or Capability.HOLD not in backend.capabilities:
-            raise UsageError(
+            raise CannotMove(
                 f"{session.name}: {backend.title} takes no held copy of a job", _BY_HAND
             )
     here = source.store.backend
     there = target.store.backend
     if here.name != there.name:
-        raise UsageError(
+        raise CannotMove(
             f"{target.name} has {there.title}, and the job's script and options are for "
             f"{here.title}",
             _BY_HAND,
         )
     probe = source.store.probe
     if probe is not None and probe.has_accounting is False and not here.queue.finds_ended:
-        raise UsageError(
+        raise CannotMove(
             f"{here.title} keeps no ended jobs on {source.name}: whether the job had started when "
             "it was cancelled would be unknown",
             _BY_HAND,
@@ -284,20 +295,20 @@ def _require_copies(source: ClusterSession, target: ClusterSession) -> None:
 
 
 def _refuse_ties(source: ClusterSession, job_id: str, rows: Sequence[Row]) -> None:
-    """Raise UsageError for a job that waits for something that a copy would not wait for."""
+    """Raise CannotMove for a job that waits for something that a copy would not wait for."""
     now = source.store.clock.now()
     for row in rows:
         if row["dependency"]:
-            raise UsageError(
+            raise CannotMove(
                 f"job {job_id} waits for other jobs ({row['dependency']})",
                 "Move it once they have ended.",
             )
         if row["eligible_at"] is not None and row["eligible_at"].timestamp() > now:
-            raise UsageError(
+            raise CannotMove(
                 f"job {job_id} has a begin time, which a copy would not keep", _BY_HAND
             )
         if parse_mark(row["comment"]) is not None:
-            raise UsageError(f"job {job_id} is a task of a shared pool", "Its pool decides on it.")
+            raise CannotMove(f"job {job_id} is a task of a shared pool", "Its pool decides on it.")
 
 
 async def _require_unstarted(
@@ -308,7 +319,7 @@ async def _require_unstarted(
     """
     if rows[0]["array_id"] is None:
         if len(rows) > 1:
-            raise UsageError(f"job {job_id} is heterogeneous", _BY_HAND)
+            raise CannotMove(f"job {job_id} is heterogeneous", _BY_HAND)
         return None
     from hpcdash.services.jobs.triage import array_tasks
 
@@ -320,12 +331,12 @@ async def _require_unstarted(
         # The queue alone decides.
         pass
     if any(row["state"] not in WAITING for row in known):
-        raise UsageError(
+        raise CannotMove(
             f"some tasks of array {job_id} have started", "Only a whole waiting array is moved."
         )
     tasks = joined_tasks(task for row in rows for task in (array_tasks(row) or ()))
     if tasks is None:
-        raise UsageError(f"the tasks of array {job_id} are unknown", _BY_HAND)
+        raise CannotMove(f"the tasks of array {job_id} are unknown", _BY_HAND)
     return tasks
 
 
@@ -335,7 +346,7 @@ async def _refuse_dependents(source: ClusterSession, job_id: str, row: Row) -> N
     branches = waited_for_by(job_id, row["array_id"], waiting)
     if branches:
         ids = _listed(branch.job_id for branch in branches)
-        raise UsageError(
+        raise CannotMove(
             f"other jobs wait for job {job_id}: {ids}",
             "They would wait for the cancelled one: move it once they are gone.",
         )
@@ -374,7 +385,7 @@ async def _require_paths(
     script: Script,
     command: ActionCommand,
 ) -> int:
-    """Raise UsageError for paths of a job that exist on its own cluster and not on the other.
+    """Raise CannotMove for paths of a job that exist on its own cluster and not on the other.
 
     Returns how many exist on both.
     """
@@ -392,7 +403,7 @@ async def _require_paths(
     there = await target.store.run_query(_existing_query(present))
     missing = [path for path in present if path not in there]
     if missing:
-        raise UsageError(
+        raise CannotMove(
             f"not on {target.name}: {_listed(missing)}", "Copy them there to the same paths."
         )
     return len(present)

@@ -209,7 +209,7 @@ class _Move:
 
     @property
     def _copy(self) -> str:
-        if self._source.name == self._target.name:
+        if self._source.name == self._target.name or "@" in self._copy_id:
             return f"copy {self._copy_id}"
         return f"copy {self._copy_id} on {self._target.name}"
 

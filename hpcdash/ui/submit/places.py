@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -51,7 +51,11 @@ def reason_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class PlacesView(TableView):
-    """Places for a job like `job_id`, or of a size that is typed."""
+    """Places for a job like `job_id`, or of a size that is typed.
+
+    With `on_choice`, the places are those for `moving`, a job or an array, and `enter` passes the
+    chosen one on.
+    """
 
     SPEC = PLACES
     NEWEST_FIRST = True
@@ -59,8 +63,18 @@ class PlacesView(TableView):
     PlacesView > #shape { height: 1; padding: 0 1; }
     """
 
-    def __init__(self, session: ClusterSession, *, job_id: str = "", **rest: Any) -> None:
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        job_id: str = "",
+        moving: str = "",
+        on_choice: Callable[[Place], None] | None = None,
+        **rest: Any,
+    ) -> None:
         super().__init__(session, **rest)
+        self._moving = moving
+        self._on_choice = on_choice
         self.shape: JobShape | None = None
         self._job_id = job_id
         self._typed = ""
@@ -98,7 +112,7 @@ class PlacesView(TableView):
         return "searching …" if self._error is None else "No response. ctrl+r searches again"
 
     def scope_crumbs(self) -> Sequence[str]:
-        return ("where",)
+        return ("where", f"move {self._moving}") if self._on_choice else ("where",)
 
     def counts(self) -> tuple[str, str]:
         accepting = sum(place.accepts is not False for place in self._places)
@@ -112,7 +126,7 @@ class PlacesView(TableView):
             most = format_span(row["most_wait_seconds"])
             parts.append(f"80% of similar jobs started within {most}")
         if row["accepts"] is not False:
-            parts.append("enter opens the form")
+            parts.append("enter moves the job here" if self._on_choice else "enter opens the form")
         return "  ·  ".join(visible(part) for part in parts)
 
     # -- search
@@ -148,6 +162,8 @@ class PlacesView(TableView):
     def _show_shape(self, cost: str) -> None:
         if self.shape is not None and self.is_live:
             text = format_shape(self.shape)
+            if self._moving:
+                text = f"job {visible(self._moving)} moves: {text}"
             self.query_one("#shape", PlainStatic).update("  ·  ".join(filter(None, (text, cost))))
 
     def do_refresh(self) -> bool:
@@ -183,6 +199,9 @@ class PlacesView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         place = next((one for one in self._places if place_id(one) == row_id), None)
         if place is None or place.accepts is False or self.shape is None:
+            return
+        if self._on_choice is not None:
+            self._on_choice(place)
             return
         if place.cluster != self.session.name:
             self.notify(
