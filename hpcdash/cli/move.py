@@ -80,11 +80,13 @@ async def _move(
     await source.store.open(force=True)
     refuse_unnamed_cluster(source, (job_id,))
     planned = await plan_move(source, sessions[-1], job_id, destination)
+    needs_confirmation = planned.copy is not None and not common.yes and not dry_run
+    if needs_confirmation:
+        require_prompt("move")
     _announce(planned)
     if dry_run:
         return planned, None
-    if planned.copy is not None and not common.yes:
-        require_prompt("move")
+    if needs_confirmation:
         await confirm()
     try:
         return planned, await run_move(planned, print_notes)

@@ -19,6 +19,7 @@ from hpcdash.backends.queries import Answer, Query, refused
 from hpcdash.backends.submissions import MARK_START, Copy
 from hpcdash.domain.array_tasks import ArrayTasks, joined_tasks
 from hpcdash.domain.dependencies import waited_for_by
+from hpcdash.domain.job_ids import read_job_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.share import parse_mark
 from hpcdash.domain.states import WAITING, JobState
@@ -210,6 +211,9 @@ async def _plan_copy(
 ) -> MovePlan:
     _require_copies(source, target)
     row = rows[0]
+    number = read_job_id(str(row["id"]))
+    if number is not None and number.component is not None:
+        raise CannotMove(f"job {job_id} is heterogeneous", _BY_HAND)
     if job_id != (row["array_id"] or row["id"]):
         raise CannotMove(
             f"{job_id} is a part of {row['array_id'] or row['id']}",
@@ -318,8 +322,6 @@ async def _require_unstarted(
     some tasks have started.
     """
     if rows[0]["array_id"] is None:
-        if len(rows) > 1:
-            raise CannotMove(f"job {job_id} is heterogeneous", _BY_HAND)
         return None
     from hpcdash.services.jobs.triage import array_tasks
 

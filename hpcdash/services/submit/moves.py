@@ -209,9 +209,17 @@ class _Move:
 
     @property
     def _copy(self) -> str:
+        return f"copy {self._copy_place}"
+
+    @property
+    def _new_job(self) -> str:
+        return f"job {self._copy_place}"
+
+    @property
+    def _copy_place(self) -> str:
         if self._source.name == self._target.name or "@" in self._copy_id:
-            return f"copy {self._copy_id}"
-        return f"copy {self._copy_id} on {self._target.name}"
+            return self._copy_id
+        return f"{self._copy_id} on {self._target.name}"
 
     # -- the steps
 
@@ -231,7 +239,9 @@ class _Move:
         if not self._copy_id:
             text = f"the ID of the copy is unknown; its mark is {self._note.mark}"
             return await self._unclear(text)
-        copy = await self._await(self._target, self._copy_id, {*_ENDED, *_ALIVE} - _PENDING)
+        copy = await self._await(
+            self._target, self._copy_id, {*_ENDED, *_ALIVE} - _PENDING, _HOLD_SECONDS
+        )
         if copy is Standing.UNKNOWN:
             return await self._unclear("the copy was not found")
         if copy is not Standing.HELD:
@@ -276,7 +286,7 @@ class _Move:
             return await self._undo(f"{self._job} {_TEXTS[standing]}")
         if standing not in _ENDED:
             return await self._unclear(f"{self._job} was cancelled, and {_TEXTS[standing]}")
-        text = f"moved: {self._copy}"
+        text = f"moved: now {self._new_job}"
         if standing is Standing.CUT_OFF:
             text = (
                 f"{self._job} had started, and was ended by the cancellation; {self._copy} takes "
@@ -302,10 +312,10 @@ class _Move:
             self._report(f"cancelling {self._copy}: {reason}")
             cancelled = await self._act(self._target, Verb.CANCEL, self._copy_id)
             copy = await self._await(self._target, self._copy_id, _ENDED)
-            if copy is not Standing.UNSTARTED:
+            if copy not in (Standing.UNSTARTED, Standing.CUT_OFF):
                 why = f" ({cancelled.text})" if cancelled.text and not cancelled.done else ""
                 return await self._unclear(f"{reason}; the copy was to be cancelled{why}")
-            parts.append(f"{self._copy} is cancelled")
+            parts.append(f"{self._copy} {_TEXTS[copy]}")
         parts.append(await self._release_job())
         return self._result(False, "; ".join(filter(None, parts)))
 
@@ -401,7 +411,7 @@ class _Move:
             return await self._undo(reason) if job in _ALIVE else await self._unclear(reason)
         if copy is not Standing.HELD:
             if job in (Standing.UNSTARTED, Standing.CUT_OFF):
-                return self._result(True, f"moved: {self._copy}, which {_TEXTS[copy]}")
+                return self._result(True, f"moved: now {self._new_job}, which {_TEXTS[copy]}")
             return await self._unclear(reason)
         if is_undone or (not is_sent and job in _ALIVE):
             return await self._undo(reason)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from msgspec.structs import replace
 from textual.app import ComposeResult
 
 from hpcdash.config.request import request_text
@@ -27,6 +28,8 @@ from hpcdash.ui.workers import start_worker
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
 
+# More than all defaults of a place.
+_OWN_PREFERENCE = 10
 # The prompt for a job's size.
 SHAPE = "shape"
 _PROPOSED = "gpus=1 time=4h"
@@ -156,8 +159,16 @@ class PlacesView(TableView):
         self._show_places(answer.places)
 
     def _show_places(self, places: Sequence[Place]) -> None:
-        self._places = places
+        self._places = [self._with_preference(place) for place in places]
         self.reload()
+
+    def _with_preference(self, place: Place) -> Place:
+        """Let the account and the QoS of a job that moves stand for others with the same answer."""
+        row = known_row(self.session.store, self._job_id) if self._on_choice else None
+        if row is None:
+            return place
+        same = (place.account == row["account"]) + (place.qos == row["qos"])
+        return replace(place, defaults=place.defaults + same * _OWN_PREFERENCE)
 
     def _show_shape(self, cost: str) -> None:
         if self.shape is not None and self.is_live:
