@@ -236,8 +236,6 @@ def _placed(record: Recorded, native: Native, copy: Copy) -> Recorded:
     Raises UsageError for a job whose environment or hold a copy would not have.
     """
     job = f"job {copy.replaces}"
-    if copy.qos:
-        raise UsageError("qos: PBS jobs have none", "Use --queue or --account.")
     if set(native.get("Hold_Types", "n")) - {"n", "u"}:
         raise UsageError(f"{job} is held by an operator", "Ask the site to release it.")
     if record.has_environment and not copy.is_ours:

@@ -129,6 +129,9 @@ async def plan_move(
     [full_id] = ids_in_full((job_id,), rows)
     _require_own_waiting(source, full_id, rows)
     _refuse_unsettled(source.actions.journal, source.name, full_id)
+    there = target.store.backend
+    if destination.qos and "qos" not in there.actions.alterable:
+        raise CannotMove(f"{there.title} jobs have no QoS", "Use --queue or --account.")
     if source.name == target.name:
         present = rows[0]
         changes = {
@@ -251,9 +254,10 @@ async def _plan_copy(
     notes = list(submit.notes)
     if copy.is_elsewhere:
         compared = await _require_paths(source, target, detail, script, submit.command)
-        paths = counted(compared, "path")
-        exist = "exists" if compared == 1 else "exist"
-        notes.append(f"{paths} of the job {exist} on both clusters; contents may differ")
+        if compared:
+            exist = "exists" if compared == 1 else "exist"
+            paths = counted(compared, "path")
+            notes.append(f"{paths} of the job {exist} on both clusters; contents may differ")
     notes.append("the copy has a new ID and starts waiting anew")
     is_held = all(one["state"] == JobState.HELD for one in rows)
     if is_held:
@@ -402,8 +406,10 @@ async def _require_paths(
     named = dict.fromkeys((*required, *_named_paths(script.text, command.argv, folder)))
     paths = _within_limits(named)
     present = await source.store.run_query(_existing_query(paths))
-    there = await target.store.run_query(_existing_query(present))
-    missing = [path for path in present if path not in there]
+    # A login node may lack the folder that the job's nodes have.
+    needed = list(dict.fromkeys((*filter(None, (folder,)), *present)))
+    there = await target.store.run_query(_existing_query(needed))
+    missing = [path for path in needed if path not in there]
     if missing:
         raise CannotMove(
             f"not on {target.name}: {_listed(missing)}", "Copy them there to the same paths."
