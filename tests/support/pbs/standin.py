@@ -410,8 +410,8 @@ def with_fields(line, **values):
     fields = line.split(DELIMITER)
     for name, value in values.items():
         start = f"{name}=".encode()
-        fields = [field for field in fields if not field.startswith(start)]
-        fields.append(start + value.encode())
+        at = next((at for at, field in enumerate(fields) if field.startswith(start)), len(fields))
+        fields[at : at + 1] = [start + value.encode()]
     return DELIMITER.join(fields)
 
 
