@@ -18,7 +18,6 @@ from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.job_ids import is_task
 from hpcdash.domain.job_text import state_word
-from hpcdash.domain.places import Place
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING
 from hpcdash.domain.tables import Kind
@@ -56,6 +55,7 @@ from hpcdash.ui.view import Targets, View
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
+    from hpcdash.domain.places import Place
     from hpcdash.ui.screen import DashboardApp
 
 _GIB = 1 << 30
