@@ -31,6 +31,7 @@ WAITS = {"state": "PENDING", "reason": "Priority"}
 HELD = {"state": "PENDING", "reason": "JobHeldUser"}
 RUNS = {"state": "RUNNING", "reason": "None", "nodelist": "n1", "timeused": "0:05"}
 CANCELLED = {"state": "CANCELLED", "reason": "None"}
+ESTIMATE = f"sbatch: Job 5 to start at {NOW:.0f} using 8 processors on nodes n1 in partition main"
 NOBODY = 4_194_303
 
 
@@ -69,8 +70,12 @@ class Site:
             "sacct*ALL": lambda command: submit_line_text(command.words, self.submit_lines),
             "sh*still there": "",
             _checks_paths: self._existing,
+            _estimates_start: (0, b"", ESTIMATE.encode()),
             "squeue": self._refresh,
         }
+        transport.queues = [{"partition": queue} for queue in ("main", "long")]
+        nodes = {"nodelist": "n1", "cpusstate": "0/8/0/8", "statecomplete": "idle"}
+        transport.nodes = [{**nodes, "partition": queue} for queue in ("main", "long")]
         self.journal = Journal(folder / "state" / "journal.jsonl", now=lambda: NOW)
         store = ClusterStore(
             name, transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(10_000)
@@ -89,6 +94,7 @@ class Site:
             "starttime": "N/A",
             "endtime": "N/A",
             "comment": MARK,
+            "tres-alloc": "cpu=8,mem=4G,node=1,billing=8",
             **WAITS,
             **fields,
         }
@@ -160,6 +166,10 @@ class Site:
 
     def _existing(self, command: Command) -> Reply:
         return "".join("1\n" if path in self.paths else "0\n" for path in command.words[4:])
+
+
+def _estimates_start(words: tuple[str, ...]) -> bool:
+    return "--test-only" in words
 
 
 def _checks_paths(words: tuple[str, ...]) -> bool:
