@@ -80,8 +80,9 @@ class Site:
         store = ClusterStore(
             name, transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(10_000)
         )
+        launches = Launches(store, None, folder / "state")
         self.session = ClusterSession(
-            store, Poller(store, PACE), Actions(store, self.journal), Launches(store)
+            store, Poller(store, PACE), Actions(store, self.journal), launches
         )
 
     def add(self, job_id: str = "12", **fields: str) -> None:

@@ -67,9 +67,7 @@ class SubmitActions:
         for text in await reconcile_recent(session.store, session.actions.journal):
             self.screen.notify(visible(text), severity="warning", timeout=20)
         sessions = {one.name: one for one in self.screen.sessions}
-        settled = await settle_moves(
-            session, sessions.get, may_act=not self.screen.offered.read_only
-        )
+        settled = await settle_moves(session, sessions.get)
         for text in settled:
             self.screen.notify(visible(text), severity="warning", timeout=30)
         if settled:

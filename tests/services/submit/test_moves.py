@@ -12,6 +12,7 @@ import pytest
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.errors import UsageError
 from hpcdash.services.submit import moves, recovery
+from hpcdash.services.submit.launch_records import LaunchRecord
 from hpcdash.services.submit.move_plan import CannotMove, Destination, MovePlan, plan_move
 from hpcdash.services.submit.moves import MoveResult, run_move, settle_moves
 from tests.support.moving_sites import CANCELLED, HELD, RUNS, WAITS, Killed, Sites
@@ -139,6 +140,20 @@ async def test_a_waiting_array_moves_with_its_tasks(sites: Sites) -> None:
     result = await move(sites)
     assert result.done
     assert "--array=0-3" in sites.other.sent[0]
+
+
+async def test_a_launch_s_folder_becomes_that_of_the_copy(sites: Sites) -> None:
+    record = LaunchRecord(
+        folder="/home/alice/launches/train", job_id="12", name="train", keep="nothing", at=1.0
+    )
+    here = sites.lab.session.launches.records
+    here.launched(record)
+    await move(sites)
+    there = sites.other.session.launches.records.find_by_job("93", "train")
+    assert there is not None
+    assert there.folder == record.folder
+    # The end of the cancelled job does not remove the folder that its copy needs.
+    assert here.unsettled() == ()
 
 
 # -- refused before anything is sent
