@@ -299,7 +299,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "move",
         "Q",
-        "move to another queue or cluster, where it starts first (asks)",
+        "move to another queue, account or cluster (asks)",
         JOB_TABLES | {"job"},
         Capability.QUEUES,
         acts=True,
