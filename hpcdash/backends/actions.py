@@ -21,6 +21,8 @@ COMMENT = "comment"
 # And the nodes that a waiting job is to start on, joined with commas: those of a shared pool that
 # is a list of nodes.
 NODES = "nodes"
+# And the account that a waiting job is charged to, where it is moved.
+ACCOUNT = "account"
 # How an outcome names a new job.
 _NEW_JOB = re.compile(r"job ([^\s;]+)")
 
@@ -39,6 +41,8 @@ class Verb(StrEnum):
     # What the scheduler keeps of a job that ended is removed.
     DELETE = "delete"
     SUBMIT = "submit"
+    # To another queue or cluster: in place, or by a copy there.
+    MOVE = "move"
     # Files that a training looks for; no scheduler knows of them.
     KILL_SWITCH = "kill-switch"
     SAVE_SWITCH = "save-switch"
@@ -52,11 +56,11 @@ class ActionRequest(Struct, frozen=True):
     `job_ids` as in rows: 12, 12_3, 12_[3-5%1]; an array's number is the whole array.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full'
-    both, or a step's number) are for SIGNAL; `changes` maps names of ALTERABLE, COMMENT or NODES to
-    what the user typed, for ALTER. `force` is for CANCEL: the job leaves the queue even if the
-    scheduler cannot end it on its node. `hold` is for REQUEUE: the job waits until it is released,
-    and one that has ended meanwhile stays ended if the scheduler can tell. `at_once` is for
-    RELEASE: the job may begin now, whatever its begin time.
+    both, or a step's number) are for SIGNAL; `changes` maps names of ALTERABLE, COMMENT, NODES or
+    ACCOUNT to what the user typed, for ALTER, and queue, account and qos for MOVE. `force` is for
+    CANCEL: the job leaves the queue even if the scheduler cannot end it on its node. `hold` is for
+    REQUEUE: the job waits until it is released, and one that has ended meanwhile stays ended if the
+    scheduler can tell. `at_once` is for RELEASE: the job may begin now, whatever its begin time.
     """
 
     verb: Verb

@@ -29,6 +29,7 @@ from hpcdash.backends.queries import (
 )
 from hpcdash.backends.submissions import (
     AS_IT_WAS,
+    Copy,
     NewLimits,
     SentFile,
     StartEstimate,
@@ -355,6 +356,9 @@ class QueuePart(ABC):
 
     lists_ended: bool = False
     """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
+
+    finds_ended: bool = True
+    """Whether a job that ended a moment ago is found by its ID also where no history is kept."""
 
     @abstractmethod
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
@@ -748,6 +752,9 @@ class ActionsPart:
     alterable: tuple[str, ...] = ()
     """Those of ALTERABLE that can be changed here."""
 
+    movable: frozenset[str] = frozenset()
+    """Those of queue, account and qos that ALTER changes for a waiting job, which keeps its ID."""
+
     whole_array_verbs: frozenset[Verb] = frozenset()
     """The verbs that apply to whole arrays only, and are refused for tasks of one."""
 
@@ -779,6 +786,9 @@ class SubmitPart:
     new_limits: frozenset[str] = frozenset()
     """The fields of NewLimits that a resubmission can have."""
 
+    copies: bool = False
+    """Whether `copy` submits a waiting job's copy in another place."""
+
     def submission(self, submission: Submission) -> SubmitCommand:
         """Build the command that submits a script, from the folder the command runs in.
 
@@ -802,6 +812,16 @@ class SubmitPart:
         `past` holds the attributes of HistoryPart.native, {} where it has none. The command's one
         outcome is for the job's id, or `12_[3,7-9]` with tasks; its text names the new job:
         `job 93`. Raises UsageError for what cannot be submitted so.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+    def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
+        """Build the command that submits a waiting job's script with its options once more, held,
+        in another place.
+
+        `detail` and `past` are as in `resubmission`, of a job that may be another cluster's. The
+        command's one outcome is for the job's id. Raises UsageError with the reason for a job that
+        cannot be copied so.
         """
         raise UsageError(_UNSUPPORTED)
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
-from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
+from hpcdash.cli.jobs import open_sessions, parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import confirm, print_json, print_notes, print_text, require_prompt
 from hpcdash.config.read import load_settings
@@ -376,6 +376,8 @@ def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.services.submit.recovery import reconcile_noted, unsettled
 
     async def work(session: ClusterSession) -> None:
+        moves = await _settle_moves(common, session)
+        print_notes(*moves)
         unknown = 0
         for entry in journal().read(newest)[0]:
             is_submission = entry.cluster == session.name and entry.verb == Verb.SUBMIT
@@ -385,12 +387,31 @@ def _settle(common: CommonOptions, newest: int) -> None:
         for entry in entries:
             for outcome in await reconcile_noted(session.store, journal(), entry):
                 print_notes(f"{outcome.job_id}: {outcome.text}")
-        if not entries:
-            print_notes(f"no unknown submissions on {session.name}")
+        if not entries and not moves:
+            print_notes(f"no unknown submissions or moves on {session.name}")
         if left := unknown - len(entries):
             print_notes(f"{left} cannot be looked up: no mark or name was recorded")
 
     with_session(common, work)
+
+
+async def _settle_moves(common: CommonOptions, session: ClusterSession) -> list[str]:
+    """Settle the interrupted moves of a cluster's jobs, over sessions of the other clusters."""
+    from hpcdash.services.submit.moves import interrupted_moves, settle_moves
+
+    settings = load_settings(common.config)
+    names = {
+        entry.move.cluster for entry, _ in interrupted_moves(journal(), session.name) if entry.move
+    }
+    others = [
+        settings.clusters[name] for name in names - {session.name} if name in settings.clusters
+    ]
+    async with open_sessions(others, settings) as sessions:
+        for one in sessions:
+            await one.store.resolve_backend()
+        by_name = {one.name: one for one in (*sessions, session)}
+        may_act = not (common.read_only or settings.read_only)
+        return await settle_moves(session, by_name.get, print_notes, may_act=may_act)
 
 
 def format_end(entry: JournalEntry) -> str:

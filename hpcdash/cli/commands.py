@@ -565,6 +565,31 @@ def alter(
 
 
 @click.command()
+@click.argument("job")
+@click.option("--queue", default="", metavar="NAME", help="Queue (partition).")
+@click.option("--account", default="", metavar="NAME", help="Account to charge.")
+@click.option("--qos", default="", metavar="NAME", help="Quality of service (Slurm only).")
+@click.option("--to", "target", default="", metavar="CLUSTER", help="Configured cluster.")
+@click.option("--dry-run", is_flag=True, help="Show the commands; change nothing.")
+@_FORMAT
+@common_options
+def move(
+    common: CommonOptions, job: str, target: str, *, dry_run: bool, form: str, **given: str
+) -> None:
+    """Move a waiting job to another queue, account, QoS or cluster.
+
+    In place where the scheduler can. To another cluster (asks) the job is held, submitted there
+    held, cancelled here, and released there once it is certain that it had not started. `hpcdash
+    where --like JOB` lists the places. Exit status: 1 if nothing was moved, 3 if it is unclear.
+    """
+    from hpcdash.cli.move import run_move_command
+    from hpcdash.services.submit.move_plan import Destination
+
+    destination = Destination(**given)
+    run_move_command(common, job, destination, target=target, dry_run=dry_run, form=form)
+
+
+@click.command()
 @click.option(
     "-n",
     "newest",
@@ -575,7 +600,10 @@ def alter(
 )
 @_FORMAT
 @click.option(
-    "--settle", "settles", is_flag=True, help="First resolve submissions with unknown outcome."
+    "--settle",
+    "settles",
+    is_flag=True,
+    help="First resolve submissions and moves with unknown outcome.",
 )
 @common_options
 def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> None:
@@ -610,6 +638,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
         "The switch is a file. The training removes it.",
     ),
     alter,
+    move,
     journal,
 )
 

@@ -54,7 +54,7 @@ def complete(
 def _find_completions(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
     common = _read_common(context)
     settings = load_settings(common.config)
-    if name == "cluster":
+    if name in ("cluster", "target"):
         return [CompletionItem(cluster) for cluster in settings.clusters]
     if name == "topic":
         cli = context.find_root().command

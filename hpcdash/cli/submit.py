@@ -396,6 +396,7 @@ async def _run_dry(
 
 def _warn_unsettled(session: ClusterSession) -> None:
     """Warn about submissions with an unknown outcome: the next one could repeat them."""
+    from hpcdash.services.submit.moves import interrupted_moves
     from hpcdash.services.submit.recovery import unsettled_today
 
     entries = unsettled_today(session.store, session.actions.journal)
@@ -404,6 +405,11 @@ def _warn_unsettled(session: ClusterSession) -> None:
         print_notes(
             f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
             "--settle searches for it"
+        )
+    if moves := interrupted_moves(session.actions.journal, session.name):
+        jobs = ", ".join(entry.job_ids[0] for entry, _ in moves[:3])
+        print_notes(
+            f"the move of {jobs} was interrupted; hpcdash journal --settle finishes or undoes it"
         )
 
 

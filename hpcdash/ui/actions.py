@@ -311,6 +311,15 @@ ACTIONS: tuple[Action, ...] = (
         short="change",
     ),
     Action(
+        "move",
+        "Q",
+        "move to another queue, account or cluster (asks)",
+        JOB_TABLES | {"job"},
+        Capability.QUEUES,
+        acts=True,
+        short="move",
+    ),
+    Action(
         "kill_switch",
         "K",
         "kill switch: save and stop",

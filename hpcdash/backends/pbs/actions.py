@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import (
+    ACCOUNT,
     CUT_OFF,
     ActionCommand,
     ActionRequest,
@@ -247,6 +248,7 @@ _MIN_PRIORITY = -1024
 _MAX_PRIORITY = 1023
 _LONGEST_SECONDS = 2**31 - 1
 _MAX_TASKS = 4_000_001
+_ACCOUNT = re.compile(r"[^\s,\"'\x00-\x1f\x7f]+")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9][A-Za-z0-9_.:-]*)?")
 
 
@@ -285,6 +287,12 @@ def _queue(value: str) -> str:
         raise UsageError("queue: a PBS job has exactly one queue", "Use one.")
     if not _QUEUE.fullmatch(value):
         raise UsageError(f"queue: {value!r} is not a name")
+    return value
+
+
+def _account(value: str) -> str:
+    if not _ACCOUNT.fullmatch(value):
+        raise UsageError(f"account: {value!r} is not a name")
     return value
 
 
@@ -404,10 +412,10 @@ class _Step(Struct, frozen=True):
 
 
 def _alter(dialect: Dialect, jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[_Step]:
-    """Steps for changes by the names of ALTERABLE; raises UsageError naming the field and what it
-    takes.
+    """Steps for changes by the names of ALTERABLE and ACCOUNT; raises UsageError naming the field
+    and what it takes.
     """
-    require_alterable(changes, ALTERABLE_OF[dialect])
+    require_alterable(changes, ALTERABLE_OF[dialect], (ACCOUNT,))
     options: list[str] = []
     queue = ""
     array_options: tuple[str, ...] = ()
@@ -418,6 +426,8 @@ def _alter(dialect: Dialect, jobs: Sequence[Job], changes: Mapping[str, str]) ->
                 options += ["-l", f"walltime={_time(value)}"]
             case "nice":
                 options += ["-p", str(_priority(value))]
+            case "account":
+                options += ["-A", _account(value)]
             case "queue":
                 queue = _queue(value)
             case _:
@@ -607,6 +617,8 @@ def _arguments(targets: Iterable[Target]) -> list[str]:
 
 class PbsActions(DialectPart, ActionsPart):
     """Actions by PBS's commands."""
+
+    movable = frozenset({"queue", "account"})
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)

@@ -524,6 +524,11 @@ def _count(text: str) -> int | None:
 class PbsQueue(DialectPart, QueuePart):
     """The queue as qstat and pbsnodes print it."""
 
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        # Torque keeps ended jobs for some minutes (keep_completed), PBS only as history.
+        self.finds_ended = dialect is Dialect.TORQUE
+
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
         """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost
         the server a list.

@@ -23,6 +23,8 @@ T = TypeVar("T")
 # What a job's Variable_List is searched for; the awk program writes them as fields of their own.
 WORK_DIR_VARIABLE = "PBS_O_WORKDIR"
 MARK_VARIABLE = "HPCDASH_MARK"
+# The job that a copy replaces.
+REPLACES_VARIABLE = "HPCDASH_REPLACES"
 # What listing.sh lets through of each job in DSV.
 KEPT = (
     "Job_Name",

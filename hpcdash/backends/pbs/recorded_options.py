@@ -14,7 +14,7 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.pbs.listing import MARK_VARIABLE
+from hpcdash.backends.pbs.listing import MARK_VARIABLE, REPLACES_VARIABLE
 from hpcdash.backends.pbs.log_files import split_variables, submit_arguments
 from hpcdash.backends.pbs.options import Settings, chunks, split_list
 from hpcdash.backends.pbs.values import format_walltime, resources_under
@@ -306,7 +306,7 @@ def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[li
     passed = []
     lost = []
     for name, value in variables.items():
-        is_own = name.startswith("PBS_O_") or name == MARK_VARIABLE
+        is_own = name.startswith("PBS_O_") or name in (MARK_VARIABLE, REPLACES_VARIABLE)
         if is_own or (named is not None and name not in named):
             continue
         # qsub takes quotes for its own, and doubles each backslash that protects no comma; ^[ may

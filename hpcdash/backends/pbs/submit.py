@@ -12,13 +12,15 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from hpcdash.backends.actions import CUT_OFF, ActionCommand, Outcome
 from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import ParsedCommandLine
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.backends.pbs.errors import failure, is_answer_lost
-from hpcdash.backends.pbs.listing import MARK_VARIABLE
+from hpcdash.backends.pbs.listing import MARK_VARIABLE, REPLACES_VARIABLE
 from hpcdash.backends.pbs.options import (
     MAGIC,
     Settings,
@@ -30,13 +32,20 @@ from hpcdash.backends.pbs.options import (
     settings,
 )
 from hpcdash.backends.pbs.recorded_options import (
+    Recorded,
     read_record,
     to_arguments,
     unlike_directives,
     with_limits,
 )
 from hpcdash.backends.queries import Answer, Native
-from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import (
+    AS_IT_WAS,
+    Copy,
+    NewLimits,
+    Submission,
+    SubmitCommand,
+)
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, stepped_ranges
 from hpcdash.domain.columns import digits
 from hpcdash.domain.dependencies import split_after
@@ -221,6 +230,26 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
     return ",".join((*before, *(one for one in added if one not in before)))
 
 
+def _placed(record: Recorded, native: Native, copy: Copy) -> Recorded:
+    """Return the record of a copy, with its place in that of the job's own.
+
+    Raises UsageError for a job whose environment or hold a copy would not have.
+    """
+    job = f"job {copy.replaces}"
+    if set(native.get("Hold_Types", "n")) - {"n", "u"}:
+        raise UsageError(f"{job} is held by an operator", "Ask the site to release it.")
+    if record.has_environment and not copy.is_ours:
+        raise UsageError(
+            f"the environment of {job} is unknown: it was submitted with -V",
+            "Cancel it and submit its script there yourself.",
+        )
+    chosen = {"q": copy.queue, "A": copy.account}
+    settings = {**record.settings, **{key: value for key, value in chosen.items() if value}}
+    if copy.is_elsewhere and not copy.queue:
+        settings.pop("q", None)
+    return replace(record, settings=settings)
+
+
 def _advice(dialect: Dialect, reported: Settings) -> list[str]:
     if dialect is not Dialect.OPENPBS:
         return []
@@ -239,6 +268,7 @@ class PbsSubmit(DialectPart, SubmitPart):
     """Submission by qsub."""
 
     program = "qsub"
+    copies = True
     new_limits = frozenset({"time_seconds", "memory_bytes"})
 
     def submission(self, submission: Submission) -> SubmitCommand:
@@ -318,12 +348,31 @@ class PbsSubmit(DialectPart, SubmitPart):
         not, qsub is told to read none of them. Raises UsageError for a job without a script, and
         for tasks that are no one range.
         """
+        return self._again(detail, past, script, tasks, mark, limits)
+
+    def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
+        """qsub as in `resubmission`, with -h and a variable that names the job."""
+        return self._again(detail, past, script, copy.tasks, copy.mark, AS_IT_WAS, copy)
+
+    def _again(
+        self,
+        detail: JobDetail,
+        past: Native,
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits,
+        copy: Copy | None = None,
+    ) -> SubmitCommand:
+        """Return qsub for a job once more, or for a copy of it."""
         row = detail.row
         job_id = requested = row["array_id"] or row["id"]
         native = {**past, **detail.native}
         directives = read_directives(script.text)
         in_script = settings(directives.options, in_script=True)
         record = read_record(native, row, in_script)
+        if copy is not None:
+            record = _placed(record, native, copy)
         unlike = [option.written for option in directives.problems] or unlike_directives(
             record, in_script, is_array=row["array_id"] is not None
         )
@@ -345,7 +394,12 @@ class PbsSubmit(DialectPart, SubmitPart):
             throttle = digits(native.get("max_run_subjobs")) or again.throttle
             parts += _array_arguments(self.dialect, ArrayTasks(again.ranges, throttle))
             requested = job_id if tasks is None else with_tasks(job_id, tasks)
-        parts += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
+        own = [f"{MARK_VARIABLE}={mark}"]
+        if copy is not None:
+            parts.append("-h")
+            own.append(f"{REPLACES_VARIABLE}={copy.replaces}")
+            requested = copy.job_id
+        parts += ["-v", ",".join((*own, *record.variables))]
         argv = (*_qsub(self.dialect), *parts)
         if row["work_dir"]:
             argv = ("sh", "-c", _IN_FOLDER, "sh", row["work_dir"], *argv)

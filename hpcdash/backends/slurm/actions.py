@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import (
+    ACCOUNT,
     ALTERABLE,
     COMMENT,
     CUT_OFF,
@@ -460,10 +461,10 @@ def _scontrol_targets(jobs: Sequence[Job]) -> list[Target]:
 
 
 def _alter(jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[ActionCommand]:
-    """Commands for changes by the names of ALTERABLE, COMMENT and NODES; raises UsageError naming
-    the field and what it takes.
+    """Commands for changes by the names of ALTERABLE, COMMENT, NODES and ACCOUNT; raises UsageError
+    naming the field and what it takes.
     """
-    require_alterable(changes, ALTERABLE, (COMMENT, NODES))
+    require_alterable(changes, ALTERABLE, (COMMENT, NODES, ACCOUNT))
     fields: list[str] = []
     one_job_fields: list[str] = []
     throttles: list[str] = []
@@ -478,6 +479,8 @@ def _alter(jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[ActionCo
                 fields.append(f"partition={_names('queue', value)}")
             case "qos":
                 fields.append(f"qos={_name('qos', value)}")
+            case "account":
+                fields.append(f"account={_name('account', value)}")
             case "nice":
                 fields.append(f"nice={parse_integer('nice', value)}")
             case "comment":
@@ -624,6 +627,7 @@ class SlurmActions(ClusterPart, ActionsPart):
     """Actions by Slurm's commands."""
 
     alterable = ALTERABLE
+    movable = frozenset({"queue", "account", "qos"})
 
     def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         """Build the commands cluster by cluster; outcomes are for the ids as they were named."""

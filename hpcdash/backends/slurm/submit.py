@@ -31,6 +31,8 @@ from hpcdash.backends.slurm.options import (
 from hpcdash.backends.submissions import (
     AS_IT_WAS,
     MARK_START,
+    REPLACES,
+    Copy,
     NewLimits,
     StartEstimate,
     Submission,
@@ -142,6 +144,8 @@ _SAID_ANEW = frozenset({"array", "chdir", "comment", "job-name", *_OF_THAT_TIME}
 # Column of the job for an option that neither line nor script has: it was a default of the cluster,
 # which may have changed, or a variable that was set then.
 _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
+# Whoever holds a job so, its owner may not release it.
+_HELD_BY_OTHERS = frozenset({"JobHeldAdmin", "AdminHold"})
 
 # Only one of these may be given, in the command line and the script together.
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -516,15 +520,49 @@ def _given(submission: Submission) -> tuple[Option, ...]:
     return (*read_directives(text).options, *on_line)
 
 
+def _placed(parts: Sequence[str], copy: Copy) -> list[str]:
+    """Return a copy's options with its place in that of the job's own."""
+    chosen = {"partition": copy.queue, "account": copy.account, "qos": copy.qos}
+    dropped = {name for name, value in chosen.items() if value}
+    if copy.is_elsewhere:
+        dropped.add("clusters")
+    kept = [word for word in parts if word.partition("=")[0].removeprefix("--") not in dropped]
+    return [*kept, *(f"--{name}={value}" for name, value in chosen.items() if value)]
+
+
+def _refuse_copy(row: Row, line: SubmitLine | None, given: Sequence[Option], copy: Copy) -> None:
+    """Raise UsageError for a job whose environment, command line or hold a copy would not have."""
+    job = f"job {copy.replaces}"
+    if row["reason"] in _HELD_BY_OTHERS:
+        raise UsageError(f"{job} is held by an administrator", "Ask the site to release it.")
+    exported = (last_value(given, "export") or "").upper()
+    if not copy.is_ours and exported not in ("NONE", "NIL"):
+        raise UsageError(
+            f"the environment of {job} is unknown: it was not submitted with hpcdash",
+            "Cancel it and submit its script there yourself.",
+        )
+    if line is None:
+        raise UsageError(
+            f"the command line of {job} is unknown: Slurm has not recorded it",
+            "Cancel it and submit its script there yourself.",
+        )
+    if copy.is_elsewhere and (name := last_value(given, "clusters")):
+        raise UsageError(f"{job} was submitted with --clusters={name}", "Submit its script there.")
+
+
 def _recovered_options(
     row: Row,
     native: Native,
     line: SubmitLine | None,
     in_script: Sequence[Option],
     notes: list[str],
+    *,
+    is_elsewhere: bool = False,
 ) -> list[str]:
     """Return the options of the command line, else those that Slurm's record tells; and those that
     neither line nor script has.
+
+    `is_elsewhere`: on another cluster, which has its own default queue, account and QoS.
     """
     if line is None:
         parts = _recorded_options(row, native, in_script)
@@ -533,7 +571,9 @@ def _recovered_options(
         parts = _repeated_options(line.options, row, notes)
         known = {option.name for option in (*line.options, *in_script)}
     parts += [
-        f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]
+        f"--{name}={row[column]}"
+        for name, column in _PINNED
+        if name not in known and row[column] and not is_elsewhere
     ]
     if "time" not in known and row["limit_seconds"]:
         parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
@@ -574,6 +614,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
 
     program = "sbatch"
     estimates_starts = True
+    copies = True
     new_limits = frozenset({"time_seconds", "memory_bytes"})
 
     def submission(self, submission: Submission) -> SubmitCommand:
@@ -644,14 +685,37 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         """sbatch as the job was submitted, on the job's own cluster; raises UsageError for a
         heterogeneous job, and for an array of unknown tasks.
         """
+        return self._again(detail, past, script, tasks, mark, limits)
+
+    def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
+        """sbatch as the job was submitted, with --hold and a comment that names the job."""
+        return self._again(detail, past, script, copy.tasks, copy.mark, AS_IT_WAS, copy)
+
+    def _again(
+        self,
+        detail: JobDetail,
+        past: Native,
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits,
+        copy: Copy | None = None,
+    ) -> SubmitCommand:
+        """Return sbatch for a job of this cluster once more, or for a copy of any cluster's."""
         named_id = detail.job["id"][0].as_py()
-        _, cluster = self.clusters.split_cluster(named_id)
-        detail = self.clusters.plain_detail(detail)
+        is_elsewhere = copy is not None and copy.is_elsewhere
+        if is_elsewhere:
+            cluster = self.clusters.require_one()
+            detail = NO_OTHERS.plain_detail(detail)
+        else:
+            _, cluster = self.clusters.split_cluster(named_id)
+            detail = self.clusters.plain_detail(detail)
         row = detail.row
         native = {**past, **detail.native}
         if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
             raise UsageError(
-                f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
+                f"job {row['id']} is heterogeneous",
+                f"Only other jobs can be {'copied' if copy else 'resubmitted'} from here.",
             )
         in_script = read_directives(script.text).options
         text = past.get("SubmitLine") or detail.native.get("SubmitLine") or ""
@@ -659,16 +723,23 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         line = read_submit_line(text, row, script, shown)
         on_line = line.options if line else ()
         notes: list[str] = []
-        parts = _recovered_options(row, native, line, in_script, notes)
+        if copy is not None:
+            _refuse_copy(row, line, (*in_script, *on_line), copy)
+        parts = _recovered_options(row, native, line, in_script, notes, is_elsewhere=is_elsewhere)
         arguments = _script_arguments(detail.native, line, notes)
         parts = _with_limits(parts, limits, row, in_script)
+        if copy is not None:
+            parts = [*_placed(parts, copy), "--hold"]
         parts += _overriding(in_script, notes)
         parts += _array(row, native, tasks, on_line, in_script)
         if row["work_dir"]:
             parts.append(f"--chdir={row['work_dir']}")
         comment = row["comment"] or ""
         if not comment or comment.startswith(MARK_START):
-            comment = mark + kill_switch_comment(script.text, row["work_dir"] or "")
+            replaced = f" {REPLACES}{copy.replaces}" if copy else ""
+            comment = mark + replaced + kill_switch_comment(script.text, row["work_dir"] or "")
+        elif copy is not None:
+            comment = f"{mark} {REPLACES}{copy.replaces} {comment}"
         else:
             mark = ""
             notes.append(
@@ -685,7 +756,12 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             parts.insert(0, f"--clusters={cluster}")
         own_id = row["array_id"] or row["id"]
         job_id = own_id if tasks is None else with_tasks(own_id, tasks)
-        job_id = named_id if job_id == row["id"] else with_cluster(job_id, cluster)
+        if copy is not None:
+            job_id = copy.job_id
+        elif job_id == row["id"]:
+            job_id = named_id
+        else:
+            job_id = with_cluster(job_id, cluster)
         stdin = script.text.encode("utf-8", "surrogateescape")
         command = self._command(_argv(parts, arguments), job_id, stdin)
         return SubmitCommand(command, tuple(notes), mark, row["name"] or "")

@@ -30,6 +30,7 @@ _DONE = {
     Verb.ALTER: "changed",
     Verb.DELETE: "deleted",
     Verb.SUBMIT: "submitted",
+    Verb.MOVE: "moved",
 }
 # Actions that cannot be undone, or may end a program, prompt with No as the first answer.
 _DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})

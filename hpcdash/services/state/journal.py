@@ -37,6 +37,18 @@ class JournalUnreadable(HpcdashError):
     """The journal's file exists and cannot be read."""
 
 
+class MoveNote(Struct, frozen=True):
+    """Facts of a move by a copy, from which a later run settles it.
+
+    `cluster` is where the copy is submitted, `mark` is in its comment. `is_held`: the job was held
+    before the move.
+    """
+
+    cluster: str
+    mark: str
+    is_held: bool = False
+
+
 class JournalEntry(Struct, frozen=True):
     """One action.
 
@@ -44,7 +56,8 @@ class JournalEntry(Struct, frozen=True):
 
     Times are epoch seconds; `outcomes` is empty until it ends. `names` are those of the jobs that
     it submits, by their `job_ids`. `parts` are the `job_ids` of all actions that together submit
-    more than one action can.
+    more than one action can. `move` is that of a move by a copy; its steps have entries of their
+    own.
     """
 
     action_id: str
@@ -59,6 +72,7 @@ class JournalEntry(Struct, frozen=True):
     outcomes: tuple[Outcome, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    move: MoveNote | None = None
 
 
 class _Ended(msgspec.Struct, rename={"text": "words"}):
@@ -86,6 +100,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     outcomes: tuple[_Ended, ...] = ()
     names: dict[str, str] = {}
     parts: tuple[str, ...] = ()
+    move: MoveNote | None = None
 
 
 class Journal:
@@ -108,11 +123,12 @@ class Journal:
         commands: Sequence[tuple[str, ...]],
         names: Mapping[str, str] = MappingProxyType({}),
         parts: Sequence[str] = (),
+        move: MoveNote | None = None,
     ) -> str:
         """Write an action before it runs; return its ID once that is on the disk.
 
-        `commands` are written as people read them, without the `env` before the program; `names`
-        and `parts` as in JournalEntry. Raises JournalUnwritable.
+        `commands` are written as people read them, without the `env` before the program; `names`,
+        `parts` and `move` as in JournalEntry. Raises JournalUnwritable.
         """
         action_id = uuid.uuid4().hex
         self._write(
@@ -136,6 +152,7 @@ class Journal:
                     for job_id, name in names.items()
                 },
                 parts=tuple(map(without_surrogates, parts)),
+                move=move,
             )
         )
         return action_id
@@ -210,6 +227,7 @@ class Journal:
             state="unknown",
             names=before.names,
             parts=before.parts,
+            move=before.move,
         )
         if after is not None:
             return replace(

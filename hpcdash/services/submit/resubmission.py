@@ -221,7 +221,7 @@ async def _prepare(
             raise
         detail = await store.fetch_detail(row_id)
     script, past = await asyncio.gather(
-        fetch_script(store, requested.job_id, detail=detail), _past(store, requested)
+        fetch_script(store, requested.job_id, detail=detail), fetch_past(store, requested)
     )
     submits = [
         store.backend.submit.resubmission(
@@ -237,7 +237,7 @@ async def _prepare(
     return submits, [f"script: {lines}, {script.source}{warning}", *submit.notes]
 
 
-async def _past(store: ClusterStore, requested: Resubmission) -> Mapping[str, str]:
+async def fetch_past(store: ClusterStore, requested: Resubmission) -> Mapping[str, str]:
     """Fetch a job's fields from the history; {} if there are none."""
     if store.probe is not None and store.probe.has_accounting is False:
         return {}

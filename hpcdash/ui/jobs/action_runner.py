@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -26,6 +27,8 @@ from hpcdash.ui.widgets.lines import Hint, PlainStatic
 from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
+    from hpcdash.services.submit.move_plan import MovePlan
+    from hpcdash.services.submit.moves import MoveResult
     from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult
     from hpcdash.ui.screen import DashboardScreen
 
@@ -164,31 +167,17 @@ class ActionRunner:
     async def run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
         """Run a confirmed plan, and report it; the marks of the view are cleared as it starts."""
         view.clear_marks()
-        ids = plan.request.job_ids
-        underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
-        self._underway.append(underway)
-        line = UnderwayLine(underway)
-        timer = call_after(
-            self.screen,
-            _QUIET_SECONDS,
-            lambda: self.screen.mount(line, before=self.screen.query_one(Hint)),
-        )
+        async with self._progress(plan, session) as underway:
 
-        def on_outcome(outcome: Outcome) -> None:
-            underway.reported_ids.add(outcome.job_id)
+            def on_outcome(outcome: Outcome) -> None:
+                underway.reported_ids.add(outcome.job_id)
 
-        def on_progress(line: str) -> None:
-            underway.message = line
+            def on_progress(line: str) -> None:
+                underway.message = line
 
-        try:
             report = await session.actions.run(
                 plan, on_outcome, on_progress if plan.request.verb is Verb.SUBMIT else None
             )
-        finally:
-            self._underway.remove(underway)
-            timer.cancel()
-            if line.is_attached:
-                await line.remove()
         if plan.request.verb is Verb.CANCEL:
             self.cancelled |= {(session.name, one.job_id) for one in report.outcomes if one.done}
         self._poll_after(session, report)
@@ -201,6 +190,49 @@ class ActionRunner:
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
         return report
+
+    @asynccontextmanager
+    async def _progress(self, plan: Plan, session: ClusterSession) -> AsyncIterator[Underway]:
+        """Show the progress of a plan while it runs, and keep others off its jobs."""
+        ids = plan.request.job_ids
+        underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
+        self._underway.append(underway)
+        line = UnderwayLine(underway)
+        timer = call_after(
+            self.screen,
+            _QUIET_SECONDS,
+            lambda: self.screen.mount(line, before=self.screen.query_one(Hint)),
+        )
+        try:
+            yield underway
+        finally:
+            self._underway.remove(underway)
+            timer.cancel()
+            if line.is_attached:
+                await line.remove()
+
+    async def move(self, planned: MovePlan) -> MoveResult:
+        """Run a confirmed move, and report it. Raises JournalUnwritable."""
+        from hpcdash.services.submit.moves import run_move
+
+        source = planned.source
+        async with self._progress(planned.plan, source) as underway:
+
+            def on_progress(text: str) -> None:
+                underway.message = text
+
+            result = await run_move(planned, on_progress)
+        if planned.copy is not None:
+            self.cancelled.add((source.name, planned.job_id))
+        report = Report(planned.plan, (Outcome(result.job_id, result.done, result.text),))
+        for session in {source.name: source, planned.target.name: planned.target}.values():
+            self._poll_after(session, report)
+        if result.done:
+            text = f"job {result.job_id}: {result.text}"
+            self.screen.notify(visible(text), timeout=_DONE_SECONDS)
+        else:
+            self._notify(report, source)
+        return result
 
     def _propose_force(
         self, plan: Plan, refused: Sequence[Outcome], session: ClusterSession

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
@@ -16,8 +17,9 @@ from hpcdash.backends.shell import in_folder
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.job_ids import is_task
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import JOBS
-from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY
+from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_clock
@@ -53,6 +55,7 @@ from hpcdash.ui.view import Targets, View
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
+    from hpcdash.domain.places import Place
     from hpcdash.ui.screen import DashboardApp
 
 _GIB = 1 << 30
@@ -381,6 +384,61 @@ class JobActions:
         self.screen.app.push_screen(
             SignalDialog(title, left_out, proceed, has_recipients=has_recipients)
         )
+
+    async def do_move(self) -> None:
+        """Offer the places for the selected job; `enter` moves it to one."""
+        targets = self.screen.view.targets()
+        if len(targets.job_ids) != 1 or not targets.rows:
+            text = "select one job or array to move"
+            self.screen.notify(text, severity="warning", timeout=3)
+            return
+        [job_id] = targets.job_ids
+        row = targets.rows[0]
+        if not any(one["state"] in WAITING for one in targets.rows):
+            text = f"nothing to move: job {visible(job_id)} is {state_word(str(row['state']))}"
+            self.screen.notify(text, severity="warning")
+            return
+        await self.screen.push(
+            "where",
+            job_id=str(row["id"]),
+            moving=job_id,
+            on_choice=partial(self._move_to, job_id, self.screen.session),
+        )
+
+    def _move_to(self, job_id: str, session: ClusterSession, place: Place) -> None:
+        if not self._is_preparing:
+            self._is_preparing = True
+            view = self.screen.view
+            start_worker(self.screen, self._move, job_id, session, place, view, group="acting")
+
+    async def _move(self, job_id: str, session: ClusterSession, place: Place, view: View) -> None:
+        """Plan, confirm and run a move to a place."""
+        from hpcdash.services.submit.move_plan import Destination, plan_move
+
+        target = next(one for one in self.screen.sessions if one.name == place.cluster)
+        destination = Destination(place.queue, place.account, place.qos)
+        try:
+            planned = await plan_move(session, target, job_id, destination)
+        except HpcdashError as error:
+            text = f"not moved: {format_error(error)}"
+            self.screen.notify(text, severity="error", timeout=15)
+            return
+        finally:
+            self._is_preparing = False
+        if self.screen.view is not view:
+            return
+        where = f"{place.queue} on {target.store.title}" if target is not session else place.queue
+        title = f"Move {subject([planned.job_id], planned.plan.rows)} to {visible(where)}?"
+        if not await self.runner.is_confirmed(Question(planned.plan, planned.notes, title=title)):
+            return
+        try:
+            result = await self.runner.move(planned)
+        except HpcdashError as error:
+            text = f"not moved: {format_error(error)}"
+            self.screen.notify(text, severity="error", timeout=15)
+            return
+        if result.done and self.screen.view is view:
+            await self.screen.pop()
 
     def do_alter(self) -> None:
         self._alter(self._chosen(Verb.ALTER))

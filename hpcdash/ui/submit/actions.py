@@ -61,10 +61,17 @@ class SubmitActions:
         stop = session.store.listen(on_progress)
 
     async def _reconcile_earlier(self, session: ClusterSession) -> None:
+        from hpcdash.services.submit.moves import settle_moves
         from hpcdash.services.submit.recovery import reconcile_recent
 
         for text in await reconcile_recent(session.store, session.actions.journal):
             self.screen.notify(visible(text), severity="warning", timeout=20)
+        sessions = {one.name: one for one in self.screen.sessions}
+        settled = await settle_moves(session, sessions.get)
+        for text in settled:
+            self.screen.notify(visible(text), severity="warning", timeout=30)
+        if settled:
+            session.poller.poll_now()
 
     async def do_new(self) -> None:
         """Open the form as it was left, and offer the selected unfinished job as a dependency."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from msgspec.structs import replace
 from textual.app import ComposeResult
 
 from hpcdash.config.request import request_text
@@ -27,6 +28,8 @@ from hpcdash.ui.workers import start_worker
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
 
+# More than all defaults of a place.
+_OWN_PREFERENCE = 10
 # The prompt for a job's size.
 SHAPE = "shape"
 _PROPOSED = "gpus=1 time=4h"
@@ -51,7 +54,11 @@ def reason_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class PlacesView(TableView):
-    """Places for a job like `job_id`, or of a size that is typed."""
+    """Places for a job like `job_id`, or of a size that is typed.
+
+    With `on_choice`, the places are those for `moving`, a job or an array, and `enter` passes the
+    chosen one on.
+    """
 
     SPEC = PLACES
     NEWEST_FIRST = True
@@ -59,8 +66,18 @@ class PlacesView(TableView):
     PlacesView > #shape { height: 1; padding: 0 1; }
     """
 
-    def __init__(self, session: ClusterSession, *, job_id: str = "", **rest: Any) -> None:
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        job_id: str = "",
+        moving: str = "",
+        on_choice: Callable[[Place], None] | None = None,
+        **rest: Any,
+    ) -> None:
         super().__init__(session, **rest)
+        self._moving = moving
+        self._on_choice = on_choice
         self.shape: JobShape | None = None
         self._job_id = job_id
         self._typed = ""
@@ -98,7 +115,7 @@ class PlacesView(TableView):
         return "searching …" if self._error is None else "No response. ctrl+r searches again"
 
     def scope_crumbs(self) -> Sequence[str]:
-        return ("where",)
+        return ("where", f"move {self._moving}") if self._on_choice else ("where",)
 
     def counts(self) -> tuple[str, str]:
         accepting = sum(place.accepts is not False for place in self._places)
@@ -113,7 +130,7 @@ class PlacesView(TableView):
             parts.append(f"80% of similar jobs started within {most}")
             parts.append(row["estimated_by"])
         if row["accepts"] is not False:
-            parts.append("enter opens the form")
+            parts.append("enter moves the job here" if self._on_choice else "enter opens the form")
         return "  ·  ".join(visible(part) for part in parts)
 
     # -- search
@@ -143,12 +160,22 @@ class PlacesView(TableView):
         self._show_places(answer.places)
 
     def _show_places(self, places: Sequence[Place]) -> None:
-        self._places = places
+        self._places = [self._with_preference(place) for place in places]
         self.reload()
+
+    def _with_preference(self, place: Place) -> Place:
+        """Let the account and the QoS of a job that moves stand for others with the same answer."""
+        row = known_row(self.session.store, self._job_id) if self._on_choice else None
+        if row is None:
+            return place
+        same = (place.account == row["account"]) + (place.qos == row["qos"])
+        return replace(place, defaults=place.defaults + same * _OWN_PREFERENCE)
 
     def _show_shape(self, cost: str) -> None:
         if self.shape is not None and self.is_live:
             text = format_shape(self.shape)
+            if self._moving:
+                text = f"job {visible(self._moving)} moves: {text}"
             self.query_one("#shape", PlainStatic).update("  ·  ".join(filter(None, (text, cost))))
 
     def do_refresh(self) -> bool:
@@ -184,6 +211,9 @@ class PlacesView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         place = next((one for one in self._places if place_id(one) == row_id), None)
         if place is None or place.accepts is False or self.shape is None:
+            return
+        if self._on_choice is not None:
+            self._on_choice(place)
             return
         start_worker(self.screen, self._open_form, place, group="acting")
 

@@ -47,6 +47,11 @@ class StandIns:
         for made in (stage, *stage.iterdir()):
             made.chmod(0o755)
 
+    def let_act(self) -> None:
+        """Have their server carry out what it takes, in the list of jobs."""
+        file = self.folder / "scene" / "scene.json"
+        file.write_text(json.dumps({**self.settings, "acts": True}), "utf-8")
+
     @property
     def path(self) -> Path:
         return self.folder / "bin"

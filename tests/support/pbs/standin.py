@@ -75,6 +75,11 @@ class Scene:
             )
         return {**found, **{id_of(task): task for task in tasks}}
 
+    def write(self, name, lines):
+        """Replace one list."""
+        text = b"".join(line + b"\n" for line in lines)
+        (self.folder / f"{name}.dsv").write_bytes(text)
+
 
 def id_of(line):
     return line.split(DELIMITER, 1)[0].partition(b": ")[2].decode()
@@ -400,15 +405,79 @@ def array_tasks(job_id):
     ]
 
 
+def with_fields(line, **values):
+    """A line with these values in place of its own; a field that it lacks is added."""
+    fields = line.split(DELIMITER)
+    for name, value in values.items():
+        start = f"{name}=".encode()
+        at = next((at for at, field in enumerate(fields) if field.startswith(start)), len(fields))
+        fields[at : at + 1] = [start + value.encode()]
+    return DELIMITER.join(fields)
+
+
+# What becomes of a job by each command, as 23.06 had it then.
+CHANGES = {
+    "qhold": {"job_state": "H", "Hold_Types": "u", "substate": "20"},
+    "qrls": {"job_state": "Q", "Hold_Types": "n", "substate": "10"},
+    "qdel": {"job_state": "F", "substate": "91"},
+}
+
+
+def carry_out(scene, program, job_id, options, destination):
+    """Change the list of jobs, where the scene says that its server acts; a job that runs only
+    ends.
+    """
+    lines = scene.lines("jobs")
+    line = next((line for line in lines if id_of(line) == job_id), None)
+    if not scene.settings.get("acts") or line is None:
+        return
+    runs = field_value(line, "job_state") in RUNNING
+    values = dict(CHANGES.get(program, {})) if not runs or program == "qdel" else {}
+    if program == "qmove":
+        values["queue"] = destination
+    if program == "qalter" and "-A" in options:
+        values["Account_Name"] = options["-A"]
+    changed = with_fields(line, **values)
+    if program == "qdel":
+        scene.write("jobs", [one for one in lines if one is not line])
+        scene.write("ended", [*scene.lines("ended"), changed])
+    else:
+        scene.write("jobs", [changed if one is line else one for one in lines])
+
+
+def add_job(scene, job_id, job):
+    """List a job that qsub took, like the first one that waits there."""
+    lines = scene.lines("jobs")
+    pattern = next(
+        line
+        for line in lines
+        if field_value(line, "job_state") == b"Q" and owner_of(line) == scene.settings["user"]
+    )
+    folder = os.getcwd()
+    pattern = pattern.replace(b"/home/alice/work", os.fsencode(folder))
+    variables = field_value(pattern, "Variable_List").decode()
+    given = job.get("-v", "")
+    values = {
+        "Job_Name": job.get("-N", "STDIN"),
+        "queue": job.get("-q", "workq"),
+        "Variable_List": ",".join(filter(None, (variables, given))),
+        "comment": "",
+        **CHANGES["qhold" if "-h" in job else "qrls"],
+    }
+    _, *fields = with_fields(pattern, **values).split(DELIMITER)
+    scene.write("jobs", [*lines, DELIMITER.join([f"Job Id: {job_id}".encode(), *fields])])
+
+
 def hang():
     while True:
         signal.pause()
 
 
 def act(scene, program, words):
-    """qdel and its like: nothing changes, and what they say is what was said of jobs in this
-    state.
+    """qdel and its like: what they say is what was said of jobs in this state. Nothing changes,
+    unless the scene `acts`.
     """
+    destination = ""
     letters = {
         "qdel": "W:x",
         "qhold": "h:",
@@ -433,6 +502,8 @@ def act(scene, program, words):
         if refused is not None:
             sys.stderr.write(f"{refused.text}\n")
             status = refused.status
+        else:
+            carry_out(scene, program, full_id(typed), dict(options), destination)
     raise Refusal(status, "")
 
 
@@ -547,6 +618,9 @@ def qsub(scene, words):
     number = last + 1 + (len(taken.read_bytes()) if taken.is_file() else 0)
     with taken.open("ab") as file:
         file.write(b".")
+    if scene.settings.get("acts"):
+        add_job(scene, f"{number}.{SERVER}", job)
+        taken.unlink()
     if "-z" not in job:
         print(f"{number}[].{SERVER}" if "-J" in job else f"{number}.{SERVER}")
 
