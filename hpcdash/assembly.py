@@ -503,14 +503,14 @@ def chosen_site(choice: ClusterChoice) -> ChosenSite:
     return ChosenSite(cluster, cluster.launch, choice.read_only or settings.read_only)
 
 
-def scheduler_for(message: str | None, cluster: ClusterSettings) -> Backend:
+def scheduler_for(scheduler: str | None, cluster: ClusterSettings) -> Backend:
     """Return the given scheduler, else the cluster's configured one; raises UsageError for none."""
     from hpcdash.backends.embedded.backend import SCRIPTS_OF
 
-    name = message or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)
+    name = scheduler or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)
     if name:
         return load_backend(name)
     raise UsageError(
-        f"no scheduler given, and the configuration sets none for {cluster.name} has",
+        f"no scheduler given, and the configuration sets none for {cluster.name}",
         _NEXT_STEP,
     )

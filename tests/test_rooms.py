@@ -155,3 +155,19 @@ def test_a_new_capability_is_offered_only_where_a_backend_lists_it(
         and any(isinstance(given, ast.Name) and given.id == "Capability" for given in node.args)
     }
     assert taking_all == set()
+
+
+def test_no_handler_calls_the_one_of_its_base_which_textual_calls_itself(
+    trees: dict[Path, ast.Module],
+) -> None:
+    called_twice = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees.items()
+        if path.parts[0] == "ui"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr.startswith(("on_", "_on_"))
+        and ast.unparse(node.func.value) == "super()"
+    ]
+    assert called_twice == []

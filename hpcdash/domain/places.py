@@ -302,6 +302,14 @@ def find_gap(
     return f"a limit under {format_span(seconds)} ends before reservation {name}"
 
 
+def best_places(offers: Offers) -> Mapping[str, Place]:
+    """Return the best answer of each queue for any job of the user."""
+    found: dict[str, Place] = {}
+    for place in rank(PlaceFinder("", offers).find(Demand()), 0.0):
+        found.setdefault(place.queue, place)
+    return found
+
+
 def place_id(place: Place) -> str:
     """Return the identity of a place's row."""
     return "/".join((place.cluster, place.queue, place.account, place.qos))

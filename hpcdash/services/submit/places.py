@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpcdash.backends.base import Capability
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers
-from hpcdash.domain.places import Place, PlaceFinder, find_gap, rank
+from hpcdash.domain.places import Place, PlaceFinder, best_places, find_gap, rank
 from hpcdash.domain.room import NODE_COLUMNS, QueueNodes, count_usable, simulate_start
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
@@ -235,14 +235,6 @@ def _sooner(place: Place, demand: Demand) -> str:
     return f"{counted(room.free, 'node')} of {demand.nodes} would fit now"
 
 
-def queue_access(offers: Offers) -> Mapping[str, Place]:
-    """Return the best answer of each queue for any job of the user."""
-    found: dict[str, Place] = {}
-    for place in rank(PlaceFinder("", offers).find(Demand()), 0.0):
-        found.setdefault(place.queue, place)
-    return found
-
-
 class FreeSlots(Struct, frozen=True):
     """Free GPUs and CPUs that jobs of the user could have; `gpus` None: the cluster has none."""
 
@@ -258,7 +250,7 @@ def count_free(nodes: pa.Table, offers: Offers) -> FreeSlots:
     """
     open_queues = {
         name
-        for name, place in queue_access(offers).items()
+        for name, place in best_places(offers).items()
         if place.accepts is not False
         and (queue := offers.queue(name)) is not None
         and queue.is_available

@@ -212,11 +212,12 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
     known = await _known(store)
     offers = replace(known, accounts=accounts, qos=qos, access=access, notes=(*notes, *known.notes))
     if not user:
-        from hpcdash.services.submit.places import queue_access
+        from hpcdash.domain.places import best_places
 
-        places = queue_access(offers)
         store.queue_refusals = {
-            name: place.reason for name, place in places.items() if place.accepts is False
+            name: place.reason
+            for name, place in best_places(offers).items()
+            if place.accepts is False
         }
     return offers
 

@@ -68,7 +68,6 @@ class NodeView(JobsView):
 
     def on_resize(self) -> None:
         self.query_one("#about").set_class(self.app.size.height >= FRAMED_LINES, "panel")
-        super().on_resize()
 
     def source(self) -> pa.Table | None:
         table = super().source()

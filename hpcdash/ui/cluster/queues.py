@@ -79,7 +79,6 @@ class QueuesView(TableView):
         return frozenset({Kind.QUEUES, Kind.EVERYONE, Kind.NODES})
 
     def on_mount(self) -> None:
-        super().on_mount()
         start_worker(self, self._fetch_access, group="access", exclusive=True)
 
     async def _fetch_access(self) -> None:

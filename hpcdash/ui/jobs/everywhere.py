@@ -85,7 +85,6 @@ class AllJobsView(TableView):
                 self._stops.append(session.store.listen(self._other_changed))
                 session.poller.show(())
                 session.poller.start()
-        super().on_mount()
 
     def on_unmount(self) -> None:
         for stop in self._stops:

@@ -189,7 +189,6 @@ class HistoryView(JobsView):
     # -- usage columns
 
     def on_mount(self) -> None:
-        super().on_mount()
         self._fetch_use()
 
     def choose_columns(self, names: Sequence[str]) -> None:

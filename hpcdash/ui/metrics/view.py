@@ -135,7 +135,6 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def on_resize(self) -> None:
         self.set_class(self.app.size.height >= FRAMED_LINES, "panel")
-        super().on_resize()
 
     def show_problem(self, text: str) -> None:
         self.query_one("#found", Line).set_text(Text(visible(text)))

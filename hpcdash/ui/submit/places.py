@@ -91,7 +91,6 @@ class PlacesView(TableView):
     def on_mount(self) -> None:
         if len(cast("DashboardScreen", self.screen).sessions) == 1:
             self.column_names = tuple(name for name in self.column_names if name != "cluster")
-        super().on_mount()
         row = known_row(self.session.store, self._job_id) if self._job_id else None
         if row is not None:
             try:

@@ -45,7 +45,6 @@ class StorageView(TableView):
         self._table: pa.Table | None = None
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.do_refresh()
 
     def source(self) -> pa.Table | None:
