@@ -110,7 +110,7 @@ async def run(points: int) -> float:
         await asyncio.Event().wait()
 
     ChartView._watch = nothing  # type: ignore[method-assign, assignment]
-    grown.progress = type("Whole", (), {"is_whole": True, "read_bytes": 0, "total_bytes": 0})()  # type: ignore[attr-defined]
+    grown.progress = type("Whole", (), {"is_whole": True, "bytes_read": 0, "total_bytes": 0})()  # type: ignore[attr-defined]
     app = dashboard("everyday")
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)

@@ -380,7 +380,7 @@ class QueuePart(ABC):
         """Query which hosts are down; None if job states already account for that."""
         return None
 
-    def pause(self) -> Query[str] | None:
+    def pause_reason(self) -> Query[str] | None:
         """Query why jobs are not starting on this cluster, '' if they are; None if each job's
         reason reports it.
         """
@@ -924,7 +924,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     def require(self, capability: Capability) -> None:
         """Raise UsageError where the scheduler lacks a capability."""
         if capability not in self.capabilities:
-            action, step = _REFUSALS[capability]
+            action, step = _REFUSALS.get(capability, (f"provide: {capability}", ""))
             raise UsageError(f"{self.title} cannot {action}", step)
 
     def table(

@@ -340,7 +340,7 @@ def _progress_line(run: WatchedRun) -> Iterator[Callable[[], None]]:
 
 def _format_progress(run: WatchedRun) -> str:
     progress = run.progress
-    return f"{_size(progress.read_bytes)} of {_size(progress.total_bytes)}"
+    return f"{_size(progress.bytes_read)} of {_size(progress.total_bytes)}"
 
 
 _CUSTOM_FORMAT = (

@@ -54,7 +54,7 @@ def run_render(
         try:
             place = Place(uid, f"{root.rstrip('/')}/{folder_name(requested, uid)}")
         except UsageError as error:
-            raise source.placed(error) from None
+            raise source.with_file_line(error) from None
         notes.append(
             f"its files and logs go to {place.folder}: create that folder on the cluster before "
             "you submit"
@@ -88,6 +88,6 @@ def run_render(
             notes += [*code.notes, f"hpcdash submit copies them to {place.folder}/{CODE_FOLDER}"]
         script = writer.batch_script(requested, place)
     except UsageError as error:
-        raise source.placed(error) from None
+        raise source.with_file_line(error) from None
     print_notes(*script.warnings, *notes)
     print_text(script.text)

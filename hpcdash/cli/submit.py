@@ -69,7 +69,7 @@ class RequestSource(Struct, frozen=True):
     file: str = ""
     folder: Path = field(default_factory=Path.cwd)
 
-    def placed(self, error: UsageError) -> HpcdashError:
+    def with_file_line(self, error: UsageError) -> HpcdashError:
         """Return the error with the file's line of the key that it names, or unchanged."""
         found = _MESSAGE_KEY.match(error.message) or _ARGUMENTS_KEY.search(error.message)
         key = found[1] if found else ""
@@ -213,7 +213,7 @@ class RequestSubmission(Struct):
                 request, text, self.files, self.folder, waiting=self.waiting
             )
         except UsageError as error:
-            raise error if self.source is None else self.source.placed(error) from None
+            raise error if self.source is None else self.source.with_file_line(error) from None
         found = map(format_finding, await session.launches.findings(planned))
         return replace(planned, notes=(*self.notes, *found, *planned.notes))
 

@@ -338,7 +338,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             request = await asyncio.to_thread(launch_request, record)
             launched = Launched(record.folder)
             if request is not None:
-                launched = Launched.of(request, record.folder)
+                launched = Launched.from_request(request, record.folder)
                 array = request.array
             if launched.form and self._result_format == JSON:
                 launched = replace(launched, form=JSON)
@@ -386,7 +386,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def _submit_request(self, request: Request) -> Job[Any] | JobArray[Any]:
         text = request_text(request, site=self.site)
         submitted, folder = await self._submit(request, text, None)
-        launched = Launched.of(request, folder)
+        launched = Launched.from_request(request, folder)
         if request.array is None:
             return Job(SubmittedJob(self, submitted, launched))
         return JobArray(SubmittedJob(self, submitted, launched, tuple(request.array)))
@@ -421,7 +421,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         job_id, folder = known or await self._submit(
             prepared.request, prepared.text, prepared.folder
         )
-        launched = Launched.of(prepared.request, folder)
+        launched = Launched.from_request(prepared.request, folder)
         if self.logs_results:
             launched = replace(launched, is_logged=True)
         unit = SubmittedJob(self, job_id, launched, indices)

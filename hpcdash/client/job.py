@@ -81,7 +81,7 @@ class Launched(Struct, frozen=True):
     is_logged: bool = False
 
     @staticmethod
-    def of(request: Request, folder: str) -> Launched:
+    def from_request(request: Request, folder: str) -> Launched:
         """Return the launch of a request."""
         may_rerun = request.requeue or request.is_task
         call = request.call

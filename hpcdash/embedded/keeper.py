@@ -143,7 +143,7 @@ class _Keeper:
         except OSError as error:
             return f"cannot go to {work.work_dir}: {error.strerror}"
         try:
-            stdin = _opened(work.stdin or os.devnull, os.O_RDONLY)
+            stdin = _open_without_waiting(work.stdin or os.devnull, os.O_RDONLY)
         except OSError as error:
             return f"cannot read {work.stdin}: {error.strerror}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -151,9 +151,9 @@ class _Keeper:
             flags |= os.O_TRUNC
         path = work.stdout
         try:
-            stdout = _opened(path, flags)
+            stdout = _open_without_waiting(path, flags)
             path = work.stderr or path
-            stderr = os.dup(stdout) if work.stderr is None else _opened(path, flags)
+            stderr = os.dup(stdout) if work.stderr is None else _open_without_waiting(path, flags)
         except OSError as error:
             return f"cannot write {path}: {error.strerror}"
         # The script waits until its pid is on the disk, so that it is never started again.
@@ -275,7 +275,7 @@ class _Keeper:
                 return
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_without_waiting(path: str, flags: int) -> int:
     """Open a job's file; raises OSError for a FIFO whose other end is not open."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)

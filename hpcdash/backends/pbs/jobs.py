@@ -551,5 +551,5 @@ class PbsQueue(DialectPart, QueuePart):
     def down_hosts(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
         return down_hosts_query(self.dialect, hosts)
 
-    def pause(self) -> Query[str] | None:
+    def pause_reason(self) -> Query[str] | None:
         return pause_query(self.dialect)

@@ -537,7 +537,7 @@ class ClusterStore:
     async def with_pause(self, jobs: pa.Table) -> pa.Table:
         """Add the reason that no job starts at present, queried once a minute while any waits."""
         now = self.clock.now()
-        query = self.backend.queue.pause()
+        query = self.backend.queue.pause_reason()
         if query is None or not await asyncio.to_thread(has_pending, jobs):
             return jobs
         is_due = now - self._pause_requested_at >= _HOSTS_EVERY_SECONDS

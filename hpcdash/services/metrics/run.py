@@ -50,7 +50,7 @@ COMMANDS_TO_OPEN = 2
 class Progress(Struct, frozen=True):
     """Bytes read of all the logs of a run."""
 
-    read_bytes: int
+    bytes_read: int
     total_bytes: int
     # Once their beginnings are read.
     is_whole: bool
@@ -154,7 +154,7 @@ class WatchedRun:
     def progress(self) -> Progress:
         sources = self._sources()
         readable = [source for source in sources if source.is_open or not source.problem]
-        read = sum(source.read_bytes for source in readable)
+        read = sum(source.bytes_read for source in readable)
         total = sum(source.total_bytes for source in readable)
         return Progress(read, total, all(source.is_whole for source in readable))
 

@@ -113,7 +113,7 @@ class MetricSource:
         return max(self.stat.size, self._read.end)
 
     @property
-    def read_bytes(self) -> int:
+    def bytes_read(self) -> int:
         begin = self._read.begin
         return self._read.end - begin if begin is not None else 0
 
@@ -174,7 +174,7 @@ class MetricSource:
                 return False
             # What was read is still there, in this file or in a copy of it that took its name.
             if not chunk.content.startswith(read.mark):
-                self._leave(generation)
+                self._start_new_file(generation)
                 await self._open()
                 return True
             if chunk.end <= read.end:
@@ -343,8 +343,8 @@ class MetricSource:
                 self._log.append(self._reader.feed(b"", is_end=True))
             return self._log.version != version
 
-    def _leave(self, generation: int) -> None:
-        """Keep what was read as of an older file; what comes is of another."""
+    def _start_new_file(self, generation: int) -> None:
+        """Keep the lines read as those of an older file: the next ones are of a new file."""
         with self._lock:
             if generation != self._generation:
                 return

@@ -1,4 +1,7 @@
-"""Colours of log lines without their own: levels, tracebacks, numbers, NaN, paths."""
+"""Colours of log lines without their own: levels, tracebacks, numbers, NaN, paths.
+
+Which line explains a failure is judged by domain/root_cause.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ _TOKEN = re.compile(
     r"(?P<path>\b(?:https?|ftp|s3|gs|file)://[^\s\"'<>)\]]+|(?<![\w./~])(?:~|\.{1,2})?(?:/[\w.@%+=-]+){2,}/?)"
     r"|(?P<time>(?<![\w.-])\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)?(?!\w)"
     r"|(?<![\w.:])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?![\w:]))"
-    r"|(?P<error>(?<![\w-])(?:ERROR|FATAL|CRITICAL|(?:[Ff]atal|[Ee]rror)(?=:))(?![\w-]))"
+    r"|(?P<error>(?<![\w-])(?:ERROR|FATAL|CRITICAL|(?:[Ff]atal|[Ee]rror)(?=:))(?![\w-])"
+    r"|\bNCCL WARN Cuda failure\b)"
     r"|(?P<warning>(?<![\w-])(?:WARN(?:ING)?|[Ww]arning(?=:)|[A-Z][a-z]{1,20}Warning(?=:))(?![\w-]))"
     r"|(?P<note>(?<![\w-])(?:INFO|NOTICE)(?![\w-]))"
     r"|(?P<debug>(?<![\w-])(?:DEBUG|TRACE)(?![\w-]))"

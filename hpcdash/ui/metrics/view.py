@@ -224,7 +224,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def _format_progress(self) -> str:
         runs = [run.watched for run in self.runs if run.watched is not None]
         total = sum(run.progress.total_bytes for run in runs)
-        read = sum(run.progress.read_bytes for run in runs)
+        read = sum(run.progress.bytes_read for run in runs)
         if all(run.progress.is_whole for run in runs) or not total:
             return ""
         return f"loading older points {100 * read // total}%"

@@ -87,9 +87,9 @@ async def test_the_newest_part_is_there_first_and_the_rest_comes_backwards(log: 
     assert first[-1] == 199_999
     assert first[0] > 100_000
     assert not source.is_whole
-    assert source.read_bytes <= metric_source.FIRST_BYTES
+    assert source.bytes_read <= metric_source.FIRST_BYTES
     await read_all(source)
-    assert source.read_bytes == source.total_bytes == len(bytes_of(log))
+    assert source.bytes_read == source.total_bytes == len(bytes_of(log))
     assert points(source.snapshot()) == read_forwards(bytes_of(log))
 
 

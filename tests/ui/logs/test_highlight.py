@@ -24,6 +24,7 @@ def found(line: str) -> list[tuple[str, str]]:
     [
         ("2025-03-04 09:12:01,123 - trainer - ERROR - no such file", ("ERROR", "error")),
         ("[WARNING] slow disk, 2 ERROR retries", ("WARNING", "warning")),
+        ("n1: NCCL WARN Cuda failure 2", ("NCCL WARN Cuda failure", "error")),
         ("INFO:root:started", ("INFO", "note")),
         ("DEBUG read a shard", ("DEBUG", "debug")),
         ("slurmstepd: error: exceeded memory limit", ("error", "error")),
