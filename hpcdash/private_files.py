@@ -185,7 +185,7 @@ def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -
             for entry in entries:
                 if (owner := entry.stat(follow_symlinks=False).st_uid) not in own:
                     raise NotPrivate(
-                        f"{entry.path} belongs to {user_name(owner)}, who could have put it there "
+                        f"{entry.path} belongs to {user_name(owner)}, who may have put it there "
                         "for you to write to",
                         f"Remove it if you do not recognize it. {_another(variable)}",
                     )

@@ -112,7 +112,7 @@ def require_whole(answer: Answer) -> None:
     """Raise UnreadableOutput where a command was ended because it printed more than its cap."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"the answer exceeded {format_memory(len(answer.stdout))} and was cut there",
+            f"the answer exceeded {format_memory(len(answer.stdout))} and was truncated",
             "Another program may be answering for the scheduler, such as a wrapper that never "
             "stops printing.",
             argv=answer.argv,
@@ -129,7 +129,7 @@ class Failure(Struct, frozen=True):
     next_step: str
 
 
-FAILED = Failure(SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it.")
+FAILED = Failure(SchedulerRefused, "{name} failed", "See the message; `man {name}` explains it.")
 _MISSING_STATUS = 127
 
 

@@ -208,7 +208,7 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
             tables.append((answer.session.name, snapshot.table))
             entry["taken_at"] = format_utc(snapshot.taken_at)
             entry["rejected_rows"] = len(snapshot.rejected)
-            age = f"; its jobs are {format_age(now - snapshot.taken_at)} old"
+            age = f"; showing jobs from {format_age(now - snapshot.taken_at)} ago"
         if error is not None:
             print_notes(f"{answer.session.name}: {error.message}{age}")
         entries.append(entry)
@@ -225,7 +225,7 @@ def run_everywhere(common: CommonOptions, *, expression: str, form: str, mine: b
 
 def warn_rejected(rows: Iterable[str]) -> None:
     """Print the rows that could not be read to stderr."""
-    print_notes(*(f"a row could not be read: {row}" for row in rows))
+    print_notes(*(f"unreadable row: {row}" for row in rows))
 
 
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
@@ -296,7 +296,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     if steps:
         if facts.steps is None or not facts.steps.num_rows:
             raise facts.errors.get(Part.STEPS) or HpcdashError(
-                f"no steps are recorded for job {visible(facts.job_id)}",
+                f"no steps recorded for job {visible(facts.job_id)}",
                 "A job has steps once it has started.",
             )
         named = [*map(format_step, facts.steps.to_pylist())]

@@ -386,7 +386,7 @@ def run_report(
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError(
             "--out requires --format csv or parquet",
-            "Use --html FILE for a page, > FILE for any other format.",
+            "Use --html FILE for a page, or redirect stdout for other formats.",
         )
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     options = replace(options, since=options.since or REPORT_SINCE)
@@ -413,7 +413,7 @@ def run_report(
     if page is not None:
         from hpcdash.services.usage.html_page import report_page
 
-        title = f"Usage of {session.store.title}"
+        title = f"Usage on {session.store.title}"
         written_at = datetime.fromtimestamp(fetched.taken_at, UTC)
         _write_file(page, report_page(report, title, notes[0], written_at).encode(), "--html")
         print_notes(f"wrote {page}")

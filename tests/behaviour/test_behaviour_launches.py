@@ -219,8 +219,8 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
 
     (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
     assert words == (
-        f"job {job} completed, but its files remain in {folder}: its contents are not what was "
-        "staged"
+        f"job {job} completed, but the files remain in {folder}: the contents differ from the "
+        "staged files"
     )
     assert folder.is_dir()
     assert await launches.remove_finished_folders() == ()

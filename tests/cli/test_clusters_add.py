@@ -81,7 +81,7 @@ def test_the_configuration_sets_what_the_embedded_queue_gives(program: Program) 
     (node,) = program.rows("nodes", "--local", "--backend", "local")
     assert (node["cpus"], node["gpus"]) == (3, 2)
     told = checks(program)
-    assert "3 CPUs, 2 GPUs; 1.5 s from TERM to KILL" in told["slots"]["detail"]
+    assert "3 CPUs, 2 GPUs; 1.5 s from SIGTERM to SIGKILL" in told["slots"]["detail"]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def nobody(tmp_path: Path) -> Program:
 
 async def choose_this_machine(screen: Screen) -> None:
     """In the empty home of `nobody` it is the first."""
-    await screen.until(lambda text: "Where are your jobs?" in text and "enter connect" in text)
+    await screen.until(lambda text: "Where do your jobs run?" in text and "enter connect" in text)
     screen.type("\r")
 
 
@@ -256,5 +256,5 @@ def test_a_current_folder_that_was_removed_is_named(nobody: Program, tmp_path: P
     )
     assert (ended.returncode, ended.stderr) == (
         1,
-        "hpcdash: the current folder no longer exists\n  Go to another one: cd\n",
+        "hpcdash: the current folder no longer exists\n  Change to another folder: cd\n",
     )

@@ -417,7 +417,7 @@ def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
 @for_each(
     ("rows", "words"),
     [
-        ([], "no job in the queue"),
+        ([], "no jobs in the queue"),
         ([row("alice", "running")], "1 job of alice (1 running)"),
         (
             [row("alice", "running"), row("alice", "pending", 10), row("bob", "pending")],

@@ -161,12 +161,12 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
 @for_each(
     ("words", "status", "said"),
     [
-        (("--read-only", "exec", "1", "--", "true"), 2, "exec is refused: hpcdash is read-only"),
+        (("--read-only", "exec", "1", "--", "true"), 2, "exec is disabled: hpcdash is read-only"),
         (("exec", "1_[1-3]", "--", "true"), 2, "is several jobs"),
         (("exec", "1", "--timeout", "2h", "--", "true"), 2, "--timeout"),
         (("exec", "1"), 2, "no command specified"),
         (("exec", "1", "--leftovers", "--", "true"), 2, "--leftovers cannot be used with"),
-        (("--read-only", "exec", "1", "--leftovers"), 2, "exec is refused: hpcdash is read-only"),
+        (("--read-only", "exec", "1", "--leftovers"), 2, "exec is disabled: hpcdash is read-only"),
         (("exec", "77", "--", "true"), 1, "77"),
         (("top", "77"), 1, "77"),
     ],

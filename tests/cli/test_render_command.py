@@ -78,7 +78,7 @@ def test_the_default_cluster_s_site_and_queue_count(
     assert folder.startswith("/work/ada/launches/trainllm-")
     assert f"{Path(folder).parent}/files/train.sh" in done.text
     assert (
-        "hpcdash: the job is called trainllm: 'train llm' is not a valid name here\n" in done.stderr
+        "hpcdash: the job is named trainllm: 'train llm' is not a valid name here\n" in done.stderr
     )
     assert (
         f"hpcdash: its files and logs go to {Path(folder).parent}: create that folder"
@@ -121,7 +121,7 @@ def test_a_call_says_where_its_arguments_are_and_needs_to_know_the_folder(
     request_file.write_text('[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n')
     words = ("render", str(request_file), "--for", "slurm")
     assert (
-        "it reads its arguments from call-args.b64 and call-kwargs.b64"
+        "the script reads its arguments from call-args.b64 and call-kwargs.b64"
         in program(*words, "--storage-root", "/j").stderr
     )
     assert "R.toml:1: call: the launch folder for its arguments" in program(*words).refused(2)

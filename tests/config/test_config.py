@@ -241,7 +241,10 @@ def test_a_file_without_permission_is_said_in_words() -> None:
         Path(folder).chmod(0o755)
         secret = Path(folder) / "secret.toml"
         secret.touch(mode=0)
-        with as_somebody_else(), pytest.raises(ConfigError, match="no permission to read it"):
+        with (
+            as_somebody_else(),
+            pytest.raises(ConfigError, match="no permission to read this file"),
+        ):
             load_settings(secret)
 
 
@@ -346,7 +349,7 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('clusters.a.ssh = "-oProxyCommand=x"', "clusters.a.ssh", "does not start with '-'"),
         ('clusters.a.ssh = "x@-h"', "clusters.a.ssh", "no host name"),
         ('clusters.a.ssh = "h;reboot"', "clusters.a.ssh", "no host name"),
-        ('clusters.a.ssh = "h:0"', "clusters.a.ssh", "the port is a number from 1 to 65535"),
+        ('clusters.a.ssh = "h:0"', "clusters.a.ssh", "the port must be a number from 1 to 65535"),
         ('clusters.a = {ssh = "h:22", port = 23}', "clusters.a.port", "has a port too"),
         ('clusters.a = {ssh = ["g", "h:22"], port = 23}', "clusters.a.port", "has a port too"),
         ("clusters.a.ssh = []", "clusters.a.ssh", "at least one login node"),
@@ -388,7 +391,7 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ("clusters.a.mine_seconds = 9", "clusters.a.mine_seconds", "it belongs in [poll]"),
         ('[poll]\ntheme = "x"', "poll.theme", "it belongs at the top of the file"),
         ('default_cluster = "jun"\n[clusters.juno]', "default_cluster", 'did you mean "juno"?'),
-        ('default_cluster = "juno"', "default_cluster", "there is no [clusters.juno]"),
+        ('default_cluster = "juno"', "default_cluster", "no [clusters.juno] in the configuration"),
         ('keys.cancel = "ctrl+"', "keys.cancel", '"ctrl+" is not a key'),
         ('keys.cancel = "x,"', "keys.cancel", 'called "comma"'),
         ('aliases."a b" = "jobs"', 'aliases."a b"', "one word"),

@@ -109,7 +109,7 @@ def test_a_plugin_s_key_that_is_taken_in_its_view_is_told_with_its_line() -> Non
     assert problem == (
         4,
         "plugins[0].key",
-        "'x' already means 'cancel (asks)' there. Remap cancel too.",
+        "'x' is already bound to 'cancel (asks)' there. Remap cancel too.",
     )
     # Elsewhere it is free.
     free = LOGIN + 'key = "x"\nviews = ["nodes"]\n'

@@ -183,7 +183,10 @@ def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
     rule = "[[watch.running]]\nname = 'a'\n"
     assert problems(clusters + rule)[0][1] == "watch.running[0]"
     assert watch(f"{clusters}{rule}clusters = ['mira']").running[0].selector.clusters == ("mira",)
-    assert problems(f"{clusters}{rule}clusters = ['mars']")[0][2] == "there is no [clusters.mars]"
+    assert (
+        problems(f"{clusters}{rule}clusters = ['mars']")[0][2]
+        == "no [clusters.mars] in the configuration"
+    )
 
 
 def test_a_rule_on_a_cluster_with_a_wrong_key_is_not_blamed() -> None:

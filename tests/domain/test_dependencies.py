@@ -73,7 +73,7 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
     )
     assert (dict(second.states), second.text) == (
         {"pending": 8, "completed": 1},
-        "after all its tasks end",
+        "after all tasks end",
     )
     assert (dict(third.states), third.text) == ({}, "5 min after it starts")
 

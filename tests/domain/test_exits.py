@@ -13,8 +13,7 @@ from tests.support.records import for_each
             "failed",
             137,
             0,
-            "exit 137: one of its commands was killed by signal 9 (KILL): killed outright, often for "
-            "using",
+            "exit 137: a command was killed by signal 9 (KILL): killed outright, often for using",
         ),
         ("failed", 143, 0, "signal 15 (TERM): terminated on request"),
         ("failed", 139, 0, "segmentation fault"),
@@ -25,7 +24,7 @@ from tests.support.records import for_each
         ("failed", 0, 125, "used more memory than it requested"),
         ("out_of_memory", 0, 125, "used more memory than it requested"),
         ("timeout", 0, 15, "hit its time limit"),
-        ("node_failed", 0, 0, "a node it ran on failed"),
+        ("node_failed", 0, 0, "one of its nodes failed"),
         ("preempted", 0, 15, "higher priority"),
         ("cancelled", 0, 15, "cancelled"),
         ("cancelled", 143, 0, "terminated on request"),

@@ -152,7 +152,7 @@ def test_each_account_and_qos_has_its_answer() -> None:
         (QueueAccess(qos=("gpu",)), "queue gpu admits only QoS gpu"),
         (
             QueueAccess(max_cpus_per_node=2),
-            "4 CPUs on a node are more than queue gpu allows: 2. At most 2",
+            "4 CPUs per node exceed the limit of queue gpu: 2. At most 2",
         ),
         (QueueAccess(min_nodes=2), "queue gpu is for jobs on at least 2 nodes. At least 2"),
         (QueueAccess(denied_accounts=("chem", "physics")), "queue gpu denies account chem"),

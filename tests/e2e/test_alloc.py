@@ -123,7 +123,7 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
         screen.type("]")
         await screen.until(f"second in {job}")
         screen.type("]")
-        await screen.until("the last run of the allocation")
+        await screen.until("this is the last run of the allocation")
         screen.type("\x11")
         assert await screen.ended() == 0
 

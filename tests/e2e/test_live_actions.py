@@ -183,9 +183,9 @@ async def test_a_job_that_is_not_to_be_requeued_says_so_and_what_allows_it(
     lab.wait_state(job, "RUNNING")
     done, words = (await alice.does("requeue", job))[job]
     assert done is False
-    assert "it was submitted with --no-requeue" in words
+    assert "submitted with --no-requeue" in words
     told = await asyncio.to_thread(locally, "requeue", "--yes", job)
-    assert f"{job} is not requeued: it was submitted with --no-requeue" in told.stderr
+    assert f"{job} is not requeued: submitted with --no-requeue" in told.stderr
     (allows,) = re.findall("`(.*)`", words)
     lab.as_user("alice", *allows.split())
     assert await alice.does("requeue", job) == {job: (True, "")}

@@ -349,7 +349,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         await screen.until("Commands to run (2)")
         screen.type("y")
         await screen.until(
-            f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-"
+            f"logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-"
         )
         await screen.until(
             lambda text: any(

@@ -118,7 +118,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     assert "files: 4 files" in done.stderr
     job_id = done.text.split()[-1]
     again = program("submit", "--dry-run", request)
-    assert "its package is already on the cluster" in again.stderr
+    assert "the package is already on the cluster" in again.stderr
     assert "PUT " not in again.text
 
     def failures() -> list[dict[str, str]]:

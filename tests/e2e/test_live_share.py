@@ -255,7 +255,10 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     assert b"denied" in denied.stderr
     # One coordinator at a time; more than the quota ever gives is refused at once.
     second = pool.call("run", "lab", "--once")
-    assert (second.returncode, "this pool has a coordinator: process " in second.stderr) == (
+    assert (
+        second.returncode,
+        "this pool already has a coordinator: process " in second.stderr,
+    ) == (
         1,
         True,
     )
@@ -410,7 +413,7 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     pool.lab.wait_state(odd, "PENDING")
     assert (
         tasks["range"]["why"]
-        == "it requests 1 to 4 nodes, and a task needs a fixed number (--nodes=1)"
+        == "the job requests 1 to 4 nodes, but a task needs a fixed number (--nodes=1)"
     )
     assert "--no-requeue" in tasks["stays"]["why"]
     assert "--exclusive" in tasks["shares"]["why"]

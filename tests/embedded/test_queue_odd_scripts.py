@@ -154,7 +154,7 @@ def test_an_environment_larger_than_the_system_takes_fails_in_words(queue: Queue
     # Linux takes no variable of more than 128 KiB.
     script = f"#!/bin/sh\n#SBATCH --export=ALL,V={'x' * 140_000}\ntrue\n"
     assert queue.run("submit", stdin=script.encode()).returncode == 0
-    assert queue.ended("1").reason == "its arguments and environment are too large for this system"
+    assert queue.ended("1").reason == "the arguments and environment are too large for this system"
 
 
 def test_a_queue_s_folder_may_have_any_name_and_be_relative(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(
     assert (job.state, job.exit_code, job.reason) == (
         "gone",
         None,
-        "its end was not observed: exit unknown",
+        "end not observed: exit status unknown",
     )
     assert runs(queue) == 0
     process.kill()
@@ -284,7 +284,7 @@ def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue:
     os.kill(begun.keeper, signal.SIGKILL)
     job = queue.ended(number)
     assert (job.state, job.exit_code, job.elapsed) == ("gone", None, None)
-    assert job.reason == "its end was not observed: exit unknown"
+    assert job.reason == "end not observed: exit status unknown"
     wait_until("an end of its processes", lambda: not is_alive(hidden) and not is_alive(begun.pid))
 
 

@@ -155,7 +155,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     lab.start()
     lab.until(good="running", deaf="running")
     # One at a time: the second says who has the pool.
-    assert "this pool has a coordinator: process " in lab.program(
+    assert "this pool already has a coordinator: process " in lab.program(
         "share", "run", "lab", "--once"
     ).refused(1)
     # More than the quota ever gives is refused, and before it is submitted once the coordinator has

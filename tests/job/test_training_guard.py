@@ -284,7 +284,7 @@ def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> No
     preemption = Preemption(signals=())
     assert preemption.should_stop(1) == ""
     torch_of_two_ranks[0] = 1
-    assert preemption.should_stop(2) == "another rank knows that the job is ending at step 2"
+    assert preemption.should_stop(2) == "another rank was notified that the job is ending at step 2"
     said: list[int] = []
     own = Preemption(
         signals=(),

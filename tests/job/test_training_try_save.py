@@ -213,7 +213,7 @@ def test_what_is_torn_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_for_what_was_saved_in_it(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    with pytest.raises(RuntimeError, match="was saved with optimizer, and init has none"):
+    with pytest.raises(RuntimeError, match="was saved with optimizer, but init received none"):
         init(Net(), ckpt_path=tmp_path)
     # Of another kind, in the same folder.
     make_file(tmp_path, 1).unlink()

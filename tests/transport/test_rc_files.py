@@ -117,12 +117,12 @@ async def test_what_an_rc_file_prints_is_no_output(
         ),
         (
             "while :; do echo noise; done",
-            "printed more than 64 KiB of its own before it ran sh",
+            "printed more than 64 KiB of unrelated output before it ran sh",
             "likely cause",
         ),
         (
             "while :; do echo noise >&2; done",
-            "printed more than 64 KiB of its own before it ran sh",
+            "printed more than 64 KiB of unrelated output before it ran sh",
             "likely cause",
         ),
     ],

@@ -94,7 +94,7 @@ class PlacesView(TableView):
 
     def _format_waiting(self) -> str:
         if self.shape is None:
-            return "e enters the size of a job"
+            return "e enters a job size"
         return "searching …" if self._error is None else "No response. ctrl+r searches again"
 
     def scope_crumbs(self) -> Sequence[str]:
@@ -186,7 +186,8 @@ class PlacesView(TableView):
             return
         if place.cluster != self.session.name:
             self.notify(
-                f"this place is on {place.cluster}: press 6 to switch to it first", timeout=5
+                f"this place is on {place.cluster}: press 6 to switch to that cluster first",
+                timeout=5,
             )
             return
         start_worker(self.screen, self._open_form, place, group="acting")

@@ -62,7 +62,7 @@ class StorageView(TableView):
         if row["owner"]:
             parts.append(f"quota of {visible(row['owner'])}")
         if row["source"]:
-            parts.append(f"as {row['source']} reports it")
+            parts.append(f"reported by {row['source']}")
         return "  ·  ".join(filter(None, parts))
 
     def do_refresh(self) -> bool:

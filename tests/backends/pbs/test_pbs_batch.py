@@ -168,9 +168,9 @@ def test_the_first_line_says_what_is_asked_for() -> None:
     def said(**fields: Any) -> str:
         return made(**fields).text.split("\n")[1]
 
-    assert said() == "# 8 GPUs on any number of nodes; the command once on each node"
+    assert said() == "# 8 GPUs on any number of nodes; one command per node"
     assert said(slot_type=SlotType.CPU).startswith("# 8 CPUs on any number of nodes;")
-    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
+    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; one command per node"
 
 
 def test_a_very_long_name_is_cut_to_what_qsub_and_file_systems_take() -> None:

@@ -23,10 +23,8 @@ VARIABLES = (
     f"PBS_O_WORKDIR={WORK},PBS_O_SYSTEM=Linux,A=x\\,PBS_O_HOME=/evil,PBS_O_QUEUE=workq,PBS_O_HOST=login1"
 )
 RUNNING, WAITING, ENDED = JobState.RUNNING, JobState.PENDING, JobState.COMPLETED
-ON_CN01 = (
-    "PBS keeps it on cn01 until the job ends; submit with -k oed to read it here while the job runs"
-)
-BROUGHT = "PBS copies it there when the job ends, or while it runs with -k oed"
+ON_CN01 = "PBS keeps the log on cn01 until the job ends; submit with -k oed to read the log here while the job runs"
+BROUGHT = "PBS copies the log there when the job ends, or while it runs with -k oed"
 
 
 def detail(
@@ -309,10 +307,10 @@ def test_torque_has_a_spool_of_its_own_and_no_direct_write() -> None:
     }
     files = PbsLogs(Dialect.TORQUE).files(detail(native, job_id="12.head.example.org"))
     assert (files.stdout, files.host) == ("/var/spool/torque/spool/12.head.example.org.OU", "n1")
-    assert files.note == "Torque keeps it on n1 until the job ends"
+    assert files.note == "Torque keeps the log on n1 until the job ends"
     assert (
         PbsLogs(Dialect.TORQUE).files(detail(native, state=WAITING)).note
-        == "Torque copies it there when the job ends"
+        == "Torque copies the log there when the job ends"
     )
 
 
@@ -326,7 +324,7 @@ def test_torque_fills_in_variables_itself() -> None:
 def test_pbs_professional_before_14_has_its_spool_elsewhere() -> None:
     files = PbsLogs(Dialect.PBS_TEXT).files(detail(paths("def")))
     assert files.stdout == "/var/spool/PBS/spool/153.pbs01.OU"
-    assert files.note == "PBS keeps it on cn01 until the job ends"
+    assert files.note == "PBS keeps the log on cn01 until the job ends"
 
 
 def test_a_job_that_tells_no_path_has_none() -> None:

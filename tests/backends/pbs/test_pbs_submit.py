@@ -30,9 +30,7 @@ OPENPBS, TEXT, TORQUE = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE
 MARK = "hpcdash:0123456789"
 MARKED = f"HPCDASH_MARK={MARK}"
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "pbs"
-LIVE_LOG = (
-    "its output stays on the execution host until it ends; use -k oed to read it while the job runs"
-)
+LIVE_LOG = "the output stays on the execution host until the job ends; use -k oed to read the output while the job runs"
 USAGE = b"""usage: qsub [-a date_time] [-A account_string] [-c interval]
 \t[-C directive_prefix] [-e path] [-f ] [-h ] [-I [-X]] [-j oe|eo] [-J X-Y[:Z]]
        qsub --version
@@ -518,7 +516,7 @@ def test_a_job_is_made_again_from_its_record_in_the_folder_it_was_submitted_from
     assert options(found) == [*PLAIN, "-v", MARKED]
     assert found.command.stdin == text()
     assert (found.command.job_ids, found.mark, found.job_name) == (("9.pbs01",), MARK, "sim")
-    assert found.notes == ("its options are from the PBS record of job 9.pbs01",)
+    assert found.notes == ("options are from the PBS record of job 9.pbs01",)
 
 
 @pytest.mark.system
@@ -604,7 +602,7 @@ def test_what_was_meant_for_then_is_left_out_and_that_is_said() -> None:
         }
     )
     assert options(found) == [*PLAIN, "-v", MARKED]
-    assert "omitted: they no longer apply: its dependency, its start time" in found.notes
+    assert "omitted (no longer applicable): its dependency, its start time" in found.notes
     assert len(again({"depend": "beforeany:16.pbs01@pbs01"}).notes) == 1
 
 
@@ -671,7 +669,7 @@ def test_what_they_say_otherwise_is_said_over_them() -> None:
 def test_directives_that_no_option_takes_back_are_not_read(line: str, shown: str) -> None:
     found = again({}, f"#PBS {line}", "#PBS -N sim")
     assert options(found) == ["-C", "#no-directives", *PLAIN, "-v", MARKED]
-    assert found.notes[-1] == f"its #PBS lines are ignored, because the job did not have: {shown}"
+    assert found.notes[-1] == f"#PBS lines are ignored, because the job did not have: {shown}"
 
 
 def test_directives_for_what_is_so_anyway_are_read() -> None:

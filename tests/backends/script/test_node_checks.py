@@ -99,7 +99,7 @@ def test_a_driver_that_fails_is_the_finding(tmp_path: Path) -> None:
     [
         (0, 0, "check cuda: ok: 1 with their memory"),
         (214, 0, f"{UUID}: cuCtxCreate_v2 answers CUDA_ERROR_ECC_UNCORRECTABLE"),
-        (0, 1, f"{UUID}: its memory gives back other bytes than were written"),
+        (0, 1, f"{UUID}: memory returns different bytes than were written"),
     ],
 )
 def test_each_gpu_is_written_to_and_read_back(
@@ -135,7 +135,7 @@ def test_what_a_check_says_is_read_by_node_and_is_the_cause(tmp_path: Path) -> N
         f"n1: gpus: {UUID}",
         "n1: check disk: ok: /tmp",
         f"n1: hpcdash: the cuda check failed: {UUID}: cuInit answers X",
-        "n2: check nccl: skipped: libnccl.so.2 is not there",
+        "n2: check nccl: skipped: libnccl.so.2 not found",
         "n3: hpcdash: the clock check failed: no answer within 20 s",
         "n1; rm -rf /: check disk: ok",
         "hpcdash: node n1 failed the probe (status 1): x",
@@ -144,7 +144,7 @@ def test_what_a_check_says_is_read_by_node_and_is_the_cause(tmp_path: Path) -> N
     assert [(one.node, one.name, one.state, one.text) for one in results] == [
         ("n1", "disk", "ok", "/tmp"),
         ("n1", "cuda", "failed", f"{UUID}: cuInit answers X"),
-        ("n2", "nccl", "skipped", "libnccl.so.2 is not there"),
+        ("n2", "nccl", "skipped", "libnccl.so.2 not found"),
         ("n3", "clock", "failed", "no answer within 20 s"),
     ]
     assert (results[1].gpus, gpus) == ((UUID,), {"n1": (UUID,)})

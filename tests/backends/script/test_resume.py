@@ -155,7 +155,7 @@ def test_a_container_sees_the_folder_and_is_told_the_checkpoint() -> None:
 
 def test_a_training_that_does_not_say_where_it_saves_is_told_how() -> None:
     for scheduler in Scheduler:
-        hint = "# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+"
+        hint = "# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+"
         assert (
             hint
             in batch_script(scheduler, Request(command="x", requeue=True), Place("u", "/f")).text

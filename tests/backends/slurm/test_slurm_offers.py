@@ -148,7 +148,7 @@ def test_a_start_by_the_clock_there_is_told_in_words() -> None:
     ("script", "options", "note"),
     [
         (b"#!/bin/sh\n#SBATCH --hold\n", (), "it is held"),
-        (b"#!/bin/sh\n", ("-d", "afterok:1"), "it depends on other jobs"),
+        (b"#!/bin/sh\n", ("-d", "afterok:1"), "depends on other jobs"),
         (b"#!/bin/sh\n#SBATCH -a 1-9\n", (), "its first task"),
     ],
 )

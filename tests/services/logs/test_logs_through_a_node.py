@@ -348,7 +348,7 @@ async def refusal(site: Site) -> str:
     )
     assert file.pause_seconds == log_file.UNREACHED_PAUSE_SECONDS
     head = (
-        f"it is on {NODE} ({site.folder}/log) until the job ends, and ssh {NODE} from the "
+        f"the log is on {NODE} ({site.folder}/log) until the job ends, and ssh {NODE} from the "
         "login node does not work ("
     )
     assert chunk.stat.problem.startswith(head)

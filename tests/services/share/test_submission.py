@@ -58,7 +58,7 @@ def test_a_name_is_taken_until_its_task_has_ended() -> None:
     request = Request(command="train", name="sdxl-full", slots=1, slots_per_node=1, share="NORMAL")
     assert (
         refusal(POOL, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False)
-        == "chen has a task of this name: job 59"
+        == "chen already has a task with this name: job 59"
     )
     ended = msgspec.structs.replace(POOL, tasks=())
     assert refusal(ended, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False) == ""
@@ -95,7 +95,7 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
     ("asked", "words"),
     [
         ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),
-        ({"share": "HIGH"}, "share: several pools fit"),
+        ({"share": "HIGH"}, "share: several pools match"),
         ({"pool": "lab", "queue": "cpu"}, "queue: pool lab has gpu, not cpu"),
         # Nobody would release it.
         (

@@ -135,7 +135,7 @@ async def test_what_surely_did_not_arrive_may_be_sent_again_with_its_key(
 
     async def cut(plan: Plan, **heard: Any) -> Report:
         return Report(
-            plan, (Outcome(plan.request.job_ids[0], False, "it never arrived: the line was cut"),)
+            plan, (Outcome(plan.request.job_ids[0], False, "never received: the line was cut"),)
         )
 
     monkeypatch.setattr(there.actions, "run", cut)

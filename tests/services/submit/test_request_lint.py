@@ -108,8 +108,8 @@ def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
 def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     one = only(ask(limit_seconds=60 * HOUR))
     assert one.text == (
-        "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would pend forever or be "
-        "rejected"
+        "2-12:00:00 exceeds the limit of queue main, 2-00:00:00: the job would pend forever or "
+        "be rejected"
     )
     assert one.next_step == "At most 2-00:00:00. Queue long fits the whole request."
     assert "Queue" not in only(ask(limit_seconds=60 * HOUR, queue="gpu", slots=8)).next_step
@@ -202,7 +202,8 @@ def test_more_nodes_than_have_gpus_are_told_of() -> None:
     assert lint_request(ask(slots=4, slots_per_node=2, queue="gpu"), mixed) == ()
     request_ = ask(slots=6, slots_per_node=2, queue="gpu", site=Site(tres_supported=False))
     assert (
-        lint_request(request_, mixed)[0].text == "3 nodes with GPUs are more than queue gpu has: 2"
+        lint_request(request_, mixed)[0].text
+        == "3 nodes with GPUs requested, but queue gpu has only 2"
     )
     assert (
         lint_request(ask(slots=6, slots_per_node=1, slot_type=SlotType.CPU, queue="gpu"), mixed)

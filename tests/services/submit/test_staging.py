@@ -234,7 +234,7 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
         "",
         "it is a link, or not a folder of yours",
         "it is a link, or not a folder of yours",
-        "its folder does not exist",
+        "the folder does not exist",
         "it does not hold what was staged",
     ]
     assert [one.exists for one in found] == [True, True, True, False, True]
@@ -316,7 +316,7 @@ def test_nothing_is_staged_where_anybody_may_swap_it(
     assert (root / "one-1").exists() is is_staged
     if not is_staged:
         assert (
-            f"others may write to {root}, and so others could replace what jobs run from {root}"
+            f"others may write to {root}, so others could replace files that jobs run from {root}"
             in outcome.text
         )
 

@@ -106,12 +106,12 @@ def test_a_second_drop_and_a_second_clear_change_nothing(node: Node, tmp_path: P
     path = tmp_path / "KILL"
     before = node.look(path)
     path.touch()
-    assert node.drop(path, look=before) == Outcome("7", False, "it is already set")
+    assert node.drop(path, look=before) == Outcome("7", False, "already set")
     assert refusal(node.look(path)).startswith("already set ")
     dropped = node.look(path)
     path.unlink()
     command = clear_command(dropped, ("7",))
-    assert command.read(node.run(command.argv))[0].text == "it is already gone"
+    assert command.read(node.run(command.argv))[0].text == "already removed"
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,8 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
     assert (
-        format_group(mine) == f"members of the group {people.group} cannot create or clear it there"
+        format_group(mine)
+        == f"members of the group {people.group} cannot create or clear the switch there"
     )
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False

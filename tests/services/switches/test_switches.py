@@ -101,7 +101,7 @@ class Site:
         return outcome.text
 
     async def looked_at(self, switch: Switch) -> SwitchTracker:
-        """The switch with its file, and nothing else, as it is now."""
+        "The switch with its file, and nothing else, current version."
         tracker = SwitchTracker(self.switches, switch)
         await tracker.check_file()
         return tracker
@@ -182,7 +182,7 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     found = await site.switches.switch_jobs(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
     _, grows = await SwitchLog(site.store, switch).read(switch.living, is_dropped=False)
-    assert grows in {f"its log grew {n} s ago" for n in range(60)}
+    assert grows in {f"the log grew {n} s ago" for n in range(60)}
     assert await site.drop(switch) == f"created {site.run / 'KILL me'}"
     told: list[SwitchProgress] = []
 
@@ -243,13 +243,13 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     assert unknown.problem == f"no kill switch file is known for job {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     await site.drop(named)
-    assert (await site.switches.find(first, KILL)).source == "set here for this job before"
+    assert (await site.switches.find(first, KILL)).source == "set here earlier for this job"
     find_by_name = await site.switches.find(second, KILL)
-    assert find_by_name.source == "set here for a job of this name before"
+    assert find_by_name.source == "set here earlier for a job with this name"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(find_by_name) == f"forgotten: {site.run / 'KILL'}"
-    assert site.switches.forget(find_by_name) == "nothing was remembered"
+    assert site.switches.forget(find_by_name) == "no saved path"
     assert (await site.switches.find(second, KILL)).path == ""
 
 
@@ -291,7 +291,7 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     log = SwitchLog(site.store, switch)
     said, grows = await log.read(switch.living, is_dropped=False)
     assert said is None, "it was not created from here"
-    assert grows in {f"its log grew {n} s ago" for n in range(60)}
+    assert grows in {f"the log grew {n} s ago" for n in range(60)}
     tracker = await site.checked(switch)
     await tracker.run(tracker.plan_drop())
     history = (await site.checked(switch)).history
@@ -332,7 +332,7 @@ async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site)
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.source) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (switch.path, switch.source) == ("/gpfs/run/KILL", "kill_switch in the request")
     assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
 
 

@@ -126,19 +126,19 @@ class TestPulse:
 
     def test_a_task_behind_its_array(self) -> None:
         assert self.text(task_row("88", "2", reason="JobArrayTaskLimit")) == (
-            "train (88_2) waits for the running task of its array to end"
+            "train (88_2) waiting for the running task of its array to end"
         )
 
     def test_one_that_depends_on_another(self) -> None:
         assert self.text(
             job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")
-        ) == ("train (9) waits for its dependency to end (afterany:8(unfulfilled))")
+        ) == ("train (9) waiting for its dependency to end (afterany:8(unfulfilled))")
         assert "never start" in self.text(job_row("9", reason="DependencyNeverSatisfied"))
 
     def test_an_estimated_start(self) -> None:
         words = self.text(job_row("9", reason="Priority", _expected_start_at=at(690)))
         assert words == (
-            "train (9) should start in 1 h 30 min by the scheduler's estimate, at 2026-11-20 "
+            "train (9) should start in 1 h 30 min (scheduler's estimate), at 2026-11-20 "
             "11:30:00 (Priority)"
         )
         assert "without an estimated start" in self.text(job_row("9", reason="Resources"))
@@ -175,7 +175,7 @@ class TestIsHanging:
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         (found,) = self.found(569, job_row("8", "running", started=0))
-        assert found.text == "job 8 (train): its log has not grown for 31 min: /w/8.out"
+        assert found.text == "job 8 (train): the log has not grown for 31 min: /w/8.out"
         assert self.found(571, job_row("8", "running", started=0)) == []
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:

@@ -30,7 +30,7 @@ async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(
             pilot, lambda: f"Resubmit job {old} (slow) with more" in screen_text(app), "the limits"
         )
         text = screen_text(app)
-        assert "it hit its time limit of 1 s" in text
+        assert "hit the time limit of 1 s" in text
         field = app.screen.query_one("#time", Input)
         assert field.value == "00:05:00"
         assert not app.screen.query("#memory")

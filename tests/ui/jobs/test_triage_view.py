@@ -180,7 +180,7 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
         await pilot.press("R")
         await question(pilot)
         text = screen_text(pilot.app)
-        assert "Slurm takes one task range at a time: 2 submissions" in text
+        assert "Slurm accepts one task range at a time: 2 submissions" in text
         assert ("--array=1-3:2%4" in text, "--array=7-9%4" in text) == (True, True)
         await pilot.press("y")
         await until(pilot, lambda: "resubmitted in 2 parts: 91 92" in told(pilot), "the new jobs")

@@ -356,7 +356,7 @@ async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_scrip
         await open_form(pilot)
         await press(pilot, "ctrl+n")
         await fill(pilot, file=str(script))
-        warning = "line 3: ignored: it follows a command (line 2)"
+        warning = "line 3: ignored: ignored: after a command (line 2)"
         await until(pilot, lambda: warning in screen_text(app), "the warning")
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
@@ -500,7 +500,7 @@ async def test_what_was_submitted_can_be_started_from_and_compared_with(
         assert "set_end_time 3600" not in screen_text(app)
         await press(pilot, "ctrl+o")
         assert "▾ 6 lines by hpcdash: start on the nodes" in screen_text(app)
-        assert "  start on the nodes: the command, as a text for each" in screen_text(app)
+        assert "  start on the nodes: the command, as text for each" in screen_text(app)
         await press(pilot, "ctrl+o")
         changed = [line.text for line in view.page.lines if line.text[:1] in "+-"][2:]
         assert changed[:2] == ["-#SBATCH --time=00:05:00", "+#SBATCH --time=01:00:00"]
@@ -745,7 +745,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
         await fill(pilot, time="30m")
         await until(
             pilot,
-            lambda: "would be refused: Job violates accounting␛[2J" in screen_text(app),
+            lambda: "would be rejected: Job violates accounting␛[2J" in screen_text(app),
             "a refusal",
         )
         view.preview_soon()

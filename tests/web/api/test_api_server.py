@@ -318,7 +318,10 @@ def test_what_is_refused(api: Api) -> None:
     assert api("GET", "/launches", token="").headers["WWW-Authenticate"] == "Bearer"
     # A token for an account that no job here can be of.
     foreign = api("POST", "/launches", launch, OTHER)
-    assert (foreign.status, "runs jobs as whoever submits them" in foreign.message) == (403, True)
+    assert (foreign.status, "runs jobs as the user who submits them" in foreign.message) == (
+        403,
+        True,
+    )
     # Whoever asks is not told what is wrong with the file of tokens.
     tokens = api.program.config.parent / "api-tokens.toml"
     tokens.chmod(0o644)
