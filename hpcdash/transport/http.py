@@ -173,7 +173,7 @@ class HttpTransport:
                     )
         except TimeoutError:
             raise CommandTimedOut(
-                f"{self.name} did not answer within {limit_seconds:g} s",
+                f"{self.name} did not respond within {limit_seconds:g} s",
                 "Its dashboard may be busy.",
                 argv=argv,
             ) from None

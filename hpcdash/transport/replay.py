@@ -94,7 +94,7 @@ class ReplayTransport:
             await asyncio.sleep(min(answer.seconds, limit_seconds))
         if answer.seconds > limit_seconds:
             raise CommandTimedOut(
-                f"did not answer within {limit_seconds:g} s",
+                f"did not respond within {limit_seconds:g} s",
                 "Retrying automatically.",
                 argv=argv,
                 status=None,

@@ -249,7 +249,7 @@ def _network_failure(
         )
     if _is_timeout(error):
         return ConnectionFailed(
-            f"{where} did not answer within {limit_seconds:g} s.",
+            f"{where} did not respond within {limit_seconds:g} s.",
             "Check the network, the VPN and the host's port.",
         )
     if isinstance(error, OSError):

@@ -100,7 +100,7 @@ def test_what_completed_goes_once_agreed_to_and_all_else_stays(
     assert kept["changed"].startswith("it holds more than was staged: request.toml")
     assert kept["failed"] == "the job did not complete (--failed)"
     assert kept["linked"] == "it is a link, or not a folder of yours"
-    assert kept["named"] == f"job {again} has its name"
+    assert kept["named"] == f"job {again} has the same name"
     program("cancel", again, "--yes")
     assert program("launches", "prune", "--failed", "--yes").status == 0
     assert not failed[1].exists()

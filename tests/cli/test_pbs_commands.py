@@ -164,7 +164,7 @@ def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(
     (state / "scripts").write_bytes(b"")
     done = program("submit", script)
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: its script could not be saved: " in done.stderr
+    assert "hpcdash: the script could not be saved: " in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"hostname\n", b"#PBS -l walltime=60\nsleep 1\n"])
@@ -256,7 +256,7 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
             "4:ngpus=1:ncpus=1",
             "1 CPU per GPU, the maximum that queue gpu allows",
         ),
-        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are requested with the GPUs"),
+        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs requested with the GPUs"),
         ("resources_max.ngpus=0", "queues", "4:ncpus=1", ""),
     ],
     ids=["given", "allowed", "allowed by the server", "less than one a GPU", "no GPUs"],
@@ -428,7 +428,7 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(
     assert "not in the queue: 99999" in refused.stderr
     shown = program("show", "99999").refused(1)
     assert shown.startswith("hpcdash: PBS no longer knows this job")
-    assert "its history cannot be queried: this PBS server does not keep job history" in shown
+    assert "the job history cannot be queried: this PBS server does not keep job history" in shown
 
 
 def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(

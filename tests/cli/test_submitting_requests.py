@@ -332,7 +332,9 @@ def test_links_of_a_chain_wait_for_each_other(program: Program) -> None:
 
 def test_a_task_of_a_pool_is_no_chain_and_waits_for_a_coordinator(program: Program) -> None:
     file = request(program, 'command = "true"\nshare = "HIGH"')
-    assert "--chain: a task of a shared pool" in program("submit", file, "--chain", "2").refused(2)
+    assert "--chain: a shared-pool task already continues" in program(
+        "submit", file, "--chain", "2"
+    ).refused(2)
     done = program("submit", file)
     assert (done.status, "held until a coordinator elsewhere starts it" in done.stderr) == (
         0,
@@ -479,7 +481,7 @@ def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program
 
 def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
     assert (
-        "the first of a chain of 3"
+        "first of a chain of 3"
         in program("submit", request(program), "--chain", "3", "--dry-run").stderr
     )
 

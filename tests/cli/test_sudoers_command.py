@@ -146,7 +146,7 @@ def test_system_accounts_among_the_members_are_named(program: Program) -> None:
     with sudo_site() as site:
         uid = pwd.getpwnam(site.system).pw_uid
         done = program(*words, "--group", site.group)
-        assert f"the rules allow them: {site.system} (uid {uid})." in done.stderr
+        assert f"which the rules would allow:  {site.system} (uid {uid})." in done.stderr
         assert site.alice not in done.stderr
         own_group = grp.getgrgid(pwd.getpwnam(site.system).pw_gid).gr_name
         assert f"{site.system} (uid {uid})" in program(*words, "--group", own_group).stderr

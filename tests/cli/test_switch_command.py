@@ -88,7 +88,7 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(
     (queue.work / "SAVE").unlink()
     gone = program("save-switch", job, "--status").text
     assert "ago, and removed since; the log does not mention a save" in gone, gone
-    assert "cannot create or clear it there" in gone
+    assert "cannot create or clear the switch there" in gone
     queue.run("cancel", job, plain)
 
 

@@ -62,7 +62,7 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
     with pytest.raises(hpcdash.JobFailed, match="will not start"):
         never.result(SECONDS)
     never.cancel()
-    with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
+    with pytest.raises(hpcdash.JobFailed, match="has no result: cancelled"):
         never.result(SECONDS)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(first)
@@ -140,7 +140,7 @@ def test_a_training_is_charted_and_told_to_end(
             [f"{array.id}_{task}" for task in (0, 3, 4)],
             {"completed": 1, "failed": 2},
         )
-    with pytest.raises(UsageError, match="does not call a function"):
+    with pytest.raises(UsageError, match="not submitted from here as a function call"):
         array[0].result(SECONDS)
     assert queue.nodes()["state"].notna().all()
 
@@ -171,7 +171,7 @@ def test_tasks_that_leave_nothing_are_looked_for_together(
     before = queue.session.store.budget.sent
     found = jobs.results(SECONDS, return_exceptions=True)
     assert [str(error).partition("\n")[0] for error in found] == [
-        f"job {jobs.id}_{task} left no result: failed" for task in range(5)
+        f"job {jobs.id}_{task} has no result: failed" for task in range(5)
     ]
     assert queue.session.store.budget.sent - before <= 4
 
@@ -343,7 +343,7 @@ SUBMITTING = {
     'hpcdash.connect("local")\none.submit()\n': "submits one when careful.py is imported, and "
     "the job imports it too",
     'if True:\n    hpcdash.connect("local")\n    print(one.submit().exception(60))\n': "submits "
-    "one as careful.py",
+    "one when careful.py",
 }
 
 

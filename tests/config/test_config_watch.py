@@ -159,7 +159,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
             f"[[watch.webhook]]\nurl = '{SECRET}'\nurl_env = 'U'",
             3,
             "watch.webhook[0].url_env",
-            "is set too",
+            "is also set",
         ),
         (f"[[watch.webhook]]\nurl = ['{SECRET}']", 2, "watch.webhook[0].url", "expected text"),
         (

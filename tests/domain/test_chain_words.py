@@ -83,7 +83,7 @@ def test_what_each_waits_for_is_said_in_words() -> None:
         "",
         "after 10",
         "after 11 succeeds",
-        "once 12 began + 5 min",
+        "after 12 starts + 5 min",
         "after 13 fails or after 12 succeeds",
     ]
 
@@ -91,7 +91,7 @@ def test_what_each_waits_for_is_said_in_words() -> None:
 def test_one_that_can_never_start_is_a_note() -> None:
     train = find_chain("2", [job_row("2", dependency="afterok:1(failed)"), job_row("1", "failed")])
     [note] = chain_notes(train)
-    assert note.startswith("2 can never start: 1 did not end that way")
+    assert note.startswith("2 can never start: 1 did not end as required")
 
 
 def test_branches_and_jobs_joined_by_name_are_notes() -> None:

@@ -31,7 +31,7 @@ def test_cpu_and_memory_are_parts_of_what_was_asked_for() -> None:
 
 
 def test_on_several_nodes_memory_is_that_of_one() -> None:
-    assert "on a node" in words(HOUR, nodes=2)["memory"]
+    assert "per node" in words(HOUR, nodes=2)["memory"]
 
 
 def test_what_is_not_known_is_not_nought() -> None:

@@ -20,7 +20,7 @@ from tests.support.records import for_each
         ("failed", 126, 0, "could not be executed"),
         ("failed", 127, 0, "was not found"),
         ("failed", 0, 11, "signal 11 (SEGV): segmentation fault"),
-        ("failed", 0, 53, "its output could not be written"),
+        ("failed", 0, 53, "the output could not be written"),
         ("failed", 0, 125, "used more memory than it requested"),
         ("out_of_memory", 0, 125, "used more memory than it requested"),
         ("timeout", 0, 15, "hit its time limit"),

@@ -47,7 +47,7 @@ LIVES = SwitchProgress(1)
             FREE,
             SwitchHistory("18:54:34", "18:54:51"),
             LIVES,
-            "set 18:54:34, from here | removed 18:54:51, by the program or by a user: none has "
+            "set 18:54:34, from here | removed 18:54:51, by the program or by a user: no job has "
             "ended",
         ),
         (

@@ -184,7 +184,7 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     script, go = holding(tmp_path)
     handed = on_queue("submit", str(script), "--in", job)
     assert done(handed) == "1"
-    assert f"run 1 of job {job} waits for job {job} to start (held)" in handed.stderr
+    assert f"run 1 of job {job} waiting for job {job} to start (held)" in handed.stderr
     following = asyncio.ensure_future(asyncio.to_thread(on_queue, "log", job, "--run", "1", "-f"))
     queue.act("release", job)
     queue.wait(job, "running")

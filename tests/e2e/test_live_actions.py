@@ -212,10 +212,10 @@ async def test_a_script_for_a_queue_that_is_down_is_warned_of_as_a_request_is(
     script.write_text("#!/bin/sh\n#SBATCH --partition=closed\n#SBATCH --time=9-0\n")
     done = await asyncio.to_thread(locally, "submit", "--dry-run", str(script))
     assert (
-        "line 2: queue closed is not starting jobs now. It waits there until the queue is opened"
+        "line 2: queue closed is not starting jobs now. The job waits there until the queue opens"
         in done.stderr
     )
-    assert "line 3: 9-00:00:00 is over the limit of queue closed" in done.stderr
+    assert "line 3: 9-00:00:00 exceeds the limit of queue closed" in done.stderr
     over = await asyncio.to_thread(
         locally, "submit", "--dry-run", str(script), "--", "-p", "main", "-t", "5"
     )

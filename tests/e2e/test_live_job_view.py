@@ -122,7 +122,7 @@ def test_a_job_after_one_that_failed_is_said_to_be_hopeless(jobs: Jobs, over_ssh
     hopeless, failed, collect = together(
         over_ssh, ("show", jobs.hopeless), ("show", jobs.failed), ("show", jobs.after_array)
     )
-    assert f"can never start: {jobs.failed} did not end that way" in hopeless.text
+    assert f"can never start: {jobs.failed} did not end as required" in hopeless.text
     assert "exit 3" in failed.text
     assert "after all tasks end" in collect.text
     assert "running" in collect.text.split("Waits for\n")[1]

@@ -231,7 +231,7 @@ def functions_from_python(
         assert (short.wait(), "step 3 loss 0\n" in short.logs()) == ("completed", True)
         assert list(short.metrics()["loss"]) == [2, 1, 0]
         assert long.wait() == "cancelled"
-        with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
+        with pytest.raises(hpcdash.JobFailed, match="has no result: cancelled"):
             long.result(SECONDS)
         assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}
 

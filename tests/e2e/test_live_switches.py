@@ -65,7 +65,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     alice = slurm_lab.alice
     before = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
     assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
-    assert before["source"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
+    assert before["source"] == "HPCDASH_KILL_SWITCH in line 3 of the script"
     assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (
         alice,
         True,
@@ -167,7 +167,7 @@ echo "save switch: checkpoint written at step 7"
     assert program("save-switch", job).status == 0
     slurm_lab.wait_state(job, "COMPLETED")
     assert (
-        "its log says: save switch: checkpoint written at step 7"
+        "log: save switch: checkpoint written at step 7"
         in program("save-switch", job, "--status").text
     )
 

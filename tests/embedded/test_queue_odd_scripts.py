@@ -32,7 +32,7 @@ from tests.support.records import for_each
             "line 2 of the script: --time: 'soon' is not a duration",
         ),
         (b"#!/bin/sh\n#SBATCH --no-such\n", "line 2 of the script: --no-such: unknown"),
-        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are requested; this machine is one"),
+        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are requested; this machine is a single"),
         (b"#!/bin/sh\n#SBATCH -c 64\n", "requests 64 CPUs; this machine has 4"),
         (b"#!/bin/sh\n#SBATCH --array=5-1\n", "is an empty range"),
         (b"#!/bin/sh\n#SBATCH --array=0-200000\n", "200001 tasks are more than the 100000"),
@@ -82,7 +82,7 @@ def test_a_job_that_cannot_be_started_has_failed_with_the_reason_in_words(queue:
     }
     assert {job.state for job in reasons.values()} == {"failed"}
     assert [job.reason for job in reasons.values()] == [
-        "cannot go to /no/such/folder: No such file or directory",
+        "cannot change to /no/such/folder: No such file or directory",
         f"cannot write /no/such/folder/{unwritable}.out: No such file or directory",
         "cannot read no-input: No such file or directory",
         "cannot run /no/such/interpreter: No such file or directory",

@@ -273,7 +273,10 @@ def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:
             {"slots": 2, "slots_per_node": 1},
             "2 tasks of 1 GPUs, 1 per node, are requested; this machine is a single node",
         ),
-        ({"slots": 2, "slot_type": SlotType.CPU}, "2 nodes are requested; this machine is one"),
+        (
+            {"slots": 2, "slot_type": SlotType.CPU},
+            "2 nodes are requested; this machine is a single",
+        ),
     ],
     ids=["GPUs", "CPUs"],
 )

@@ -194,7 +194,7 @@ async def test_an_expired_certificate_is_named_with_when_it_expired(
         .strftime("expired on %Y-%m-%d %H:%M %Z")
     )
     assert f"certificate id-cert.pub ({expired})" in error.message
-    assert f"certificate test of the agent ({expired})" in error.message
+    assert f"certificate test from the agent ({expired})" in error.message
     assert (
         error.next_step
         == "Get a new certificate the way your site issues them, then connect again."

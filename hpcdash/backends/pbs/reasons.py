@@ -171,7 +171,7 @@ _MEMORY = frozenset({"mem", "vmem", "pmem", "pvmem", "hpmem"})
 _TIMES = frozenset({"walltime", "cput", "pcput"})
 _FIGURES = r"\(R: (?P<asked>\S*) A: (?P<free>\S*) T: (?P<whole>\S*)\)"
 _ENTITY = r"(?P<who>user|group|project)"
-_WHO_MANY = {"user": "its owner", "group": "its owner's group", "project": "its project"}
+_WHO_MANY = {"user": "the owner", "group": "the owner's group", "project": "the project"}
 
 
 def _amount(resource: str, text: str) -> str:

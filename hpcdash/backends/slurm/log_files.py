@@ -191,7 +191,7 @@ def _note(native: Native, script: Script | None, sources: set[str]) -> str:
     missing = [
         text
         for text, is_missing in (
-            ("its script", script is None),
+            ("the script", script is None),
             ("the command line", not native.get("SubmitLine")),
         )
         if is_missing

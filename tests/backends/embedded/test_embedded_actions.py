@@ -99,7 +99,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
             ActionRequest(Verb.ALTER, ("1",), changes={"throttle": "x"}),
             "'x' is not a number of tasks",
         ),
-        (ActionRequest(Verb.SUBMIT, ("1",)), "not an action on a job"),
+        (ActionRequest(Verb.SUBMIT, ("1",)), "not a job"),
     ):
         with pytest.raises(UsageError, match=words):
             backend.actions.commands(request)

@@ -46,7 +46,7 @@ from tests.support.records import for_each
                                                     "for its success"),
         ("-W depend=afteranyarray:12[]", "starts after job 12[] ended"),
         ("-W depend=on:2", "starts after 2 jobs with a before dependency release it"),
-        ("-W sandbox=PRIVATE", "runs in the job's own folder"),
+        ("-W sandbox=PRIVATE", "runs in its own folder"),
         ("-W strange=1", "strange 1"),
         ("-W depend", "-W depend is not NAME=VALUE"),
         ("-r n", "never rerun"),

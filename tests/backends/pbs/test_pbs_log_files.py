@@ -94,7 +94,7 @@ def test_the_first_node_writes_the_log_of_all(exec_host: str, host: str) -> None
 def test_what_is_no_name_of_a_machine_is_no_host(exec_host: str) -> None:
     files = found({**paths("def"), "exec_host": exec_host})
     assert (files.stdout, files.host) == (f"{WORK}/def.o153", "")
-    assert "on the node the job runs on until it ends" in files.note
+    assert "on the job's node until the job ends" in files.note
 
 
 @for_each("keep", ["oed", "doe", "eod"])
@@ -108,7 +108,7 @@ def test_direct_write_puts_it_where_it_stays_at_once(keep: str) -> None:
 def test_kept_without_d_it_is_in_the_home_folder_whatever_the_path(state: str) -> None:
     files = found({**paths("koe", 154), "Keep_Files": "oe"}, job_id="154.pbs01", state=state)
     assert (files.stdout, files.stderr, files.host) == (f"{HOME}/koe.o154", f"{HOME}/koe.e154", "")
-    assert "in the home folder of cn01 (-k oe)" in files.note
+    assert "in the home folder on cn01 (-k oe)" in files.note
 
 
 def test_one_stream_kept_and_the_other_not_are_both_on_the_node() -> None:
@@ -208,14 +208,14 @@ def test_an_ended_job_s_files_are_where_it_wanted_them() -> None:
 def test_files_that_went_to_another_machine_are_said_to_be_there() -> None:
     native = {**paths("def"), "Output_Path": "store7:/data/x.log"}
     assert found(native, state=ENDED) == LogFiles(
-        "/data/x.log", f"{WORK}/def.e153", "PBS copied it to store7"
+        "/data/x.log", f"{WORK}/def.e153", "PBS copied the log to store7"
     )
 
 
 @pytest.mark.parametrize("state", [RUNNING, ENDED])
 def test_files_that_pbs_removes_are_said_to_be(state: str) -> None:
     assert (
-        "asked to remove it when the job ends (-R oe)"
+        "removes the log when the job ends (-R oe)"
         in found({**paths("R_oe"), "Remove_Files": "oe"}, state=state).note
     )
     assert "remove" not in found({**paths("x"), "Remove_Files": "n"}, state=state).note

@@ -35,11 +35,11 @@ WAITING = [
     ),
     (
         "User has reached server running job limit.",
-        "its owner reached the limit on running jobs on this server",
+        "the owner reached the limit on running jobs on this server",
     ),
     (
         "User has reached queue gpu running job limit.",
-        "its owner reached the limit on running jobs in queue gpu",
+        "the owner reached the limit on running jobs in queue gpu",
     ),
     (
         "Group has reached server running limit.",
@@ -55,7 +55,7 @@ WAITING = [
     ),
     (
         "Queue gpu job limit reached for user alice",
-        "its owner reached the limit on running jobs in queue gpu",
+        "the owner reached the limit on running jobs in queue gpu",
     ),
     (
         "Server job limit reached for group ml",
@@ -63,7 +63,7 @@ WAITING = [
     ),
     (
         "Queue gpu per-user limit reached on resource ncpus",
-        "its owner reached the limit on CPUs in queue gpu",
+        "the owner reached the limit on CPUs in queue gpu",
     ),
     (
         "Server per-project limit reached on resource mem",
@@ -71,7 +71,7 @@ WAITING = [
     ),
     (
         "would exceed user alice's limit on resource ngpus in queue gpu",
-        "its owner reached the limit on GPUs in",
+        "the owner reached the limit on GPUs in",
     ),
     (
         "would exceed group ml's limit on resource ncpus in complex",
@@ -83,7 +83,7 @@ WAITING = [
     ),
     (
         "would exceed queue gpu's per-user limit",
-        "its owner reached the limit on running jobs in queue gpu",
+        "the owner reached the limit on running jobs in queue gpu",
     ),
     ("Dedicated time conflict", "time for other work"),
     ("Job would cross dedicated time boundary", "request less time"),
@@ -119,7 +119,7 @@ WAITING = [
     ),
     ("rack set r1 has too few free resources", "node group r1"),
     ("can't fit in the largest placement set, and can't span psets", "large enough"),
-    ("Invalid Job/Resv invalid chunk in select", "cannot parse its request"),
+    ("Invalid Job/Resv invalid chunk in select", "cannot parse the request"),
     ("Job is under job_sort_formula threshold value", "priority is below"),
     ("Number of concurrent running subjobs limit reached", "limit on running tasks"),
     ("Internal Scheduling Error", "internal scheduler error"),
@@ -150,7 +150,7 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
         ),
         (
             "queue resource: ncpus (R: 8 A: 2 T: 16)",
-            "needs 8 CPUs; 2 of 16 are free in its queue",
+            "needs 8 CPUs; 2 of 16 are free in the queue",
         ),
         (
             "server resource: matlab (R: 2 A: 0 T: 2)",
@@ -171,18 +171,18 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48)"
     assert find_reason("pending", comment) == comment
     assert PbsReasons().hint("pending", comment) == (
-        "will never start: needs 500 CPUs; only 4 exist8; change the request or delete the job"
+        "will never start: needs 500 CPUs; only 48 exist; change the request or delete the job"
     )
     reason = find_reason(
         "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
     )
     assert (PbsReasons().hint("pending", reason) or "").startswith(
-        "it will never start: the node n9 does not exist: "
+        "will never start: the node n9 does not exist: "
     )
     assert (
         PbsReasons()
         .hint("pending", "Can Never Run: flux capacitor")
-        .startswith("it will never start: ")
+        .startswith("will never start: ")
     )
 
 
@@ -258,7 +258,7 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
     )
     assert find_reason("cancelled", comment) == comment
     assert PbsReasons().hint("cancelled", comment) == (
-        "deleted before it started, and never could have: needs 500 CPUs; only 4 exist8"
+        "deleted before it started, and never could have: needs 500 CPUs; only 48 exist"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
     assert PbsReasons().hint("cancelled", find_reason("cancelled", waited)) == (

@@ -127,7 +127,7 @@ def test_options_are_handed_on_as_they_were_given() -> None:
 def test_a_file_s_name_becomes_one_that_qsub_takes(file: str, name: str) -> None:
     found = handed(name=file)
     assert found.command.argv[:4] == ("qsub", "-f", "-N", name)
-    assert any(f"called {name}" in note for note in found.notes) is (file != name)
+    assert any(f"named {name}" in note for note in found.notes) is (file != name)
 
 
 def test_torque_s_names_are_short() -> None:
@@ -192,7 +192,7 @@ def test_an_array_is_a_range_as_pbs_has_them(array: str, spoken: str) -> None:
 
 def test_tasks_that_are_no_range_are_refused_with_what_to_do() -> None:
     with pytest.raises(
-        UsageError, match=r"1-3,7 is not one\nSubmit these separately: 1-3, 7"
+        UsageError, match=r"1-3,7 is not a single range\nSubmit these separately: 1-3, 7"
     ) as refused:
         handed(array="1-3,7")
     assert "one task range at a time" in refused.value.message

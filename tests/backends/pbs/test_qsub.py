@@ -68,7 +68,7 @@ def test_two_dashes_may_be_a_value() -> None:
 
 @for_each(
     ("words", "problem"),
-    [(("-Z",), "unknown"), (("-N",), "missing its value"), (("-hN",), "without")],
+    [(("-Z",), "unknown"), (("-N",), "missing its value"), (("-hN",), "missing")],
 )
 def test_what_qsub_would_not_take_is_a_problem(words: tuple[str, ...], problem: str) -> None:
     assert problem in read_command_line(words).problems[0].problem

@@ -514,7 +514,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
     whole = (told(summary({})), counted, told(listed), told({"data": {"result": truncated}}))
     actors_of = query.parse(Told(0, b"".join(part.stdout for part in whole)))
     assert [(one.name, one.restarts) for one in actors_of.counts] == [("Server", 3)]
-    assert actors_of.notes == ("restarts of actors: Ray looked at 10 of 20",)
+    assert actors_of.notes == ("restarts of actors: Ray examined 10 of 20",)
     assert [(one.kind, one.name, one.states) for one in activity.counts] == [
         (
             "task",
@@ -708,7 +708,7 @@ def test_a_list_of_tasks_that_ray_cuts_is_reported_with_the_logs_of_their_worker
             }
         )
     )
-    assert log.title == "shard · 1 task: 1 running · node n1 · tasks: Ray looked at 10000 of 23000"
+    assert log.title == "shard · 1 task: 1 running · node n1 · tasks: Ray examined 10000 of 23000"
 
 
 def test_the_raylets_of_a_job_s_nodes_have_logs_also_before_its_program_connects() -> None:

@@ -134,7 +134,7 @@ OFFERED = Offers(
             'slice = "v6e-8"',
             OFFERED,
             [
-                "slice: the cluster has no v6e-8 now: the job waits for one. There are: v4-16, "
+                "slice: the cluster has no v6e-8 now: the job waits for one. Available: v4-16, "
                 "v4-256"
             ],
         ),
@@ -410,7 +410,7 @@ def test_what_ray_raised_is_told_in_a_line() -> None:
             "NodeDiedError",
             "Task failed because … Node IP: 10.0.0.9, node ID: 40c0e5.\n\nUse",
         ),
-        "its node died": (
+        "the node died": (
             "ActorDiedError",
             "The actor died.\n\tclass_name: SliceHead\nIts node has died.",
         ),
@@ -530,7 +530,7 @@ def test_a_slice_that_cannot_be_used_says_why() -> None:
     assert slice_problem(found, 2, asked) == ""
     assert slice_problem(found, 1, asked) == "a has 1 of its 2 workers"
     assert slice_problem(found, 2, asked | {"tpus": 4}) == (
-        "workers of a have 1 TPU, this run asks for 4: set tpus_per_worker = 1"
+        "workers of a have 1 TPU, this run requests 4: set tpus_per_worker = 1"
     )
     words = slice_problem(
         describe_slice([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked

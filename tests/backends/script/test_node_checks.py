@@ -98,7 +98,7 @@ def test_a_driver_that_fails_is_the_finding(tmp_path: Path) -> None:
     ("create", "flip", "said"),
     [
         (0, 0, "check cuda: ok: 1 with their memory"),
-        (214, 0, f"{UUID}: cuCtxCreate_v2 answers CUDA_ERROR_ECC_UNCORRECTABLE"),
+        (214, 0, f"{UUID}: cuCtxCreate_v2 returned CUDA_ERROR_ECC_UNCORRECTABLE"),
         (0, 1, f"{UUID}: memory returns different bytes than were written"),
     ],
 )

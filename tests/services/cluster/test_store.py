@@ -449,7 +449,7 @@ async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_
     cluster: Cluster,
 ) -> None:
     cluster.transport.fails[HISTORY] = ControllerDown("the database is away")
-    with pytest.raises(NoSuchJob, match="its history cannot be queried: the database is away"):
+    with pytest.raises(NoSuchJob, match="the job history cannot be queried: the database is away"):
         await cluster.store.fetch_detail("88")
 
 

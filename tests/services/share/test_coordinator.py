@@ -324,7 +324,7 @@ async def test_one_that_was_taken_over_does_nothing_more(
     lab.transport.answers["squeue"] = take_over
     acted = len(lab.transport.acted)
     for _ in range(2):
-        with pytest.raises(PoolHeld, match=r"this pool was taken over: process .* on elsewhere"):
+        with pytest.raises(PoolHeld, match=r"this pool was taken over by process .* on elsewhere"):
             await lab.step()
     assert (len(lab.transport.acted), lab.states()) == (acted, {task: "running"})
     successor.close()
@@ -338,7 +338,7 @@ async def test_a_task_that_follows_another_job_has_no_turn_before(lab: Lab) -> N
     await lab.run_all()
     pool = lab.coordinator.state()
     told = {task.id: (task.place, task.why) for task in pool.tasks}
-    assert told[after] == (None, f"waits for job {first}")
+    assert told[after] == (None, f"waiting for job {first}")
     assert told[other] == (1, "waits for 1 node")
     # It takes no nodes, whatever its priority: whoever does interrupts somebody.
     raised = replace(next(task for task in pool.tasks if task.id == other), priority=HIGH.name)

@@ -28,7 +28,7 @@ SETTINGS = PoolSettings("lab", 8)
             "NORMAL",
             "maya",
             SlotType.CUDA,
-            "it asks for 4 nodes, but maya's quota at NORMAL is 3",
+            "requests 4 nodes, but maya's quota at NORMAL is 3",
         ),
         (4, "HIGH", "amara", SlotType.CUDA, ""),
         (
@@ -36,14 +36,14 @@ SETTINGS = PoolSettings("lab", 8)
             "HIGH",
             "amara",
             SlotType.CUDA,
-            "it asks for 5 nodes, but amara's quota at any priority is 4",
+            "requests 5 nodes, but amara's quota at any priority is 4",
         ),
         (
             1,
             "NORMAL",
             "maya",
             SlotType.CPU,
-            "it asks for 0 GPUs, but a task in this pool needs at least 1",
+            "requests 0 GPUs, but a task in this pool needs at least 1",
         ),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
 @for_each(
     ("asked", "words"),
     [
-        ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),
+        ({"pool": "lob"}, r"pool: no \[share.lob\]"),
         ({"share": "HIGH"}, "share: several pools match"),
         ({"pool": "lab", "queue": "cpu"}, "queue: pool lab has gpu, not cpu"),
         # Nobody would release it.

@@ -155,7 +155,7 @@ async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_it
     assert outcome == Outcome("sim.sh", True, "job 93")
     assert (person.transport.count("stage"), len(person.transport.submitted)) == (1, 1)
     assert person.told == [
-        f"the answer was lost; searching for the job by its mark {person.mark}",
+        f"the answer was lost; searching for the job by mark {person.mark}",
         "it is job 93",
     ]
 

@@ -232,8 +232,8 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
     )
     assert [one.reason_to_stay for one in found] == [
         "",
-        "it is a link, or not a folder of yours",
-        "it is a link, or not a folder of yours",
+        "a link, or not a folder of yours",
+        "a link, or not a folder of yours",
         "the folder does not exist",
         "it does not hold what was staged",
     ]

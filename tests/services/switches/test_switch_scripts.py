@@ -402,7 +402,7 @@ def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> No
     outcome = people.mallory.drop(path)
     assert outcome.done
     assert path.group() == mallory
-    assert "it keeps your group" in outcome.text
+    assert "the file keeps your group" in outcome.text
 
 
 @contextlib.contextmanager

@@ -144,7 +144,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     assert switch.path == str(site.run / "SAVE")
-    assert switch.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert switch.source == "HPCDASH_SAVE_SWITCH in line 3 of the script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
@@ -162,7 +162,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.until(has_said, "its log to say so")
     said, grows = await log.read(switch.living, is_dropped=True)
     assert said == "saved"
-    assert re.fullmatch(r"its log grew \d+ s ago", grows)
+    assert re.fullmatch(r"the log grew \d+ s ago", grows)
     seconds = site.switches.dropped_here_seconds_ago(switch)
     assert seconds is not None
     assert seconds >= 0
@@ -264,7 +264,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
         str(site.run / "WRONG"),
     )
     said = (
-        f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script "
+        f"set here earlier: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of the script "
         "takes precedence"
     )
     assert switch.overridden_note == said

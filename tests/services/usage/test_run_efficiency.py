@@ -382,7 +382,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
 def test_an_earlier_start_is_told_where_both_are_estimated(
     before: float | None, after: float | None, refusal: str, said: str
 ) -> None:
-    as_it_was = StartOption("as it was", "sbatch", StartEstimate(starts_at_epoch=before), "Slurm")
+    as_it_was = StartOption("unchanged", "sbatch", StartEstimate(starts_at_epoch=before), "Slurm")
     changed = StartOption(
         "1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal), "Slurm"
     )

@@ -183,8 +183,8 @@ class TestIsHanging:
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         row = job_row("8", "running", name=None)
-        found = unseen_log(HANGING, row, "its log is on n7 until it ends")
-        assert found.text == "cannot check whether job 8 hangs: its log is on n7 until it ends"
+        found = unseen_log(HANGING, row, "the log is on n7 until the job ends")
+        assert found.text == "cannot check whether job 8 hangs: the log is on n7 until the job ends"
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
@@ -539,7 +539,7 @@ class TestPools:
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
         assert find_silent_pool(pool, NOW + timedelta(seconds=10)) == []
         (silent,) = find_silent_pool(pool, NOW + timedelta(hours=1))
-        assert silent.text.startswith("pool lab: no update from its coordinator for 1 h")
+        assert silent.text.startswith("pool lab: no update from the coordinator for 1 h")
         rule = PoolsRule(no_turn_seconds=HOUR, unsaved_in_a_row=2)
         selected = [task for task in tasks if is_selected(task, users, name) and task.is_unfinished]
         found = [one for task in selected for one in find_stuck(pool, task, rule, NOW)]

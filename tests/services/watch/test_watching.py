@@ -165,7 +165,7 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
                 job,
                 "critical",
             )
-            assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
+            assert f"job {job} (train): the log" in mail.taken[0].message["Subject"]
 
             (queue.work / "go").touch()
             report = await here.until(lambda report: report.events)

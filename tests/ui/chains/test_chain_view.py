@@ -249,7 +249,7 @@ async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(
 
     real, [words] = await edited(tmp_path, change)
     assert real.read_bytes() == b"#!/bin/bash\necho theirs\n"
-    assert "it was changed meanwhile" in words
+    assert "the file was changed meanwhile" in words
     assert taken(Path(words.partition("your version is in ")[2])) == b"#!/bin/bash\necho mine\n"
 
 

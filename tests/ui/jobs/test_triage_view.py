@@ -198,7 +198,9 @@ async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
         await press(pilot, "j")
         assert len(view.rows_to_submit()) == 1
         await until(
-            pilot, lambda: "R resubmits 1 task of this cause" in screen_text(pilot.app), "the hint"
+            pilot,
+            lambda: "R resubmits 1 task with this cause" in screen_text(pilot.app),
+            "the hint",
         )
         await pilot.press("R")
         # It hit its time limit.
@@ -317,7 +319,10 @@ async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that
         await pilot.press("R")
         dialog = await question(pilot)
         assert dialog.plan.request.job_ids == ("90",)
-        assert "it has not finished: both copies would run" in screen_text(pilot.app)
+        assert (
+            "the job has not finished: both copies would run"
+            in screen_text(pilot.app)
+        )
         assert not [word for word in dialog.plan.commands[0].argv if word.startswith("--array")]
 
 

@@ -445,7 +445,7 @@ async def test_a_job_that_is_no_task_has_no_neighbours(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("right_square_bracket")
-        await shows(pilot, "this job is neither an array task")
+        await shows(pilot, "this job is not an array task")
 
 
 async def test_very_long_lines_of_many_colours_are_read_beside_the_keys(log: Path) -> None:

@@ -299,9 +299,7 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
         words = " ".join(screen_text(app).replace("│", " ").replace("┃", " ").split())
-        assert re.search(
-            r"unknown whether job once was submitted at \d\d:\d\d: submit again\?", words
-        )
+        assert re.search(r"job once may have been submitted at \d\d:\d\d\. Submit again\?", words)
         await press(pilot, "enter")
         await until(pilot, lambda: app.screen is app.main, "the form again")
         assert queue.ended("1").state == "completed"
@@ -618,7 +616,7 @@ async def test_what_is_no_task_of_a_pool_is_told_at_its_field(tmp_path: Path) ->
         await settled(pilot)
         await open_form(pilot)
         view = await fill(pilot, command="true", share="HIGH")
-        assert "several pools fit" in view.form.field_error("share")
+        assert "several pools match" in view.form.field_error("share")
         view = await fill(pilot, pool="lab", slots="4")
         assert "fixed number of nodes" in view.form.field_error("slots_per_node")
         view = await fill(pilot, slots_per_node="2", chain="3")

@@ -114,7 +114,7 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         await opened(pilot, "K")
         text = screen_text(app)
         assert f"{run}/KILL" in text
-        assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
+        assert "HPCDASH_KILL_SWITCH in line 2 of the script" in text
         assert " cannot create or clear the switch there" in text, "the group may not write"
         assert f"create the empty file {run}/KILL, group " in text
         assert "LC_ALL=C" not in text
@@ -323,7 +323,7 @@ async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
         transport.mine, transport.recent = [], [ENDED_JOB]
         await app.main.session.store.fetch(Kind.MINE)
         await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
-        assert "It stays until you clear it" in screen_text(app)
+        assert "stays set until you clear it" in screen_text(app)
         await press(pilot, "c")
         await until(pilot, lambda: "the file no longer exists" in screen_text(app))
         text = screen_text(app)
@@ -392,7 +392,7 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         text = words(app)
         assert f"{run}/SAVE" in text
         assert (
-            f"! set here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script takes "
+            f"! set here earlier: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of the script takes "
             "precedence (p" in text
         )
         await press(pilot, "p")
@@ -448,7 +448,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         await press(pilot, "ctrl+r")
         await press(pilot, "c")
         assert names_in(run) == ["KILL"]
-        assert "the file contains 21 bytes, and it was not created from here" in words(app)
+        assert "the file contains 21 bytes, and was not created from here" in words(app)
         # What is there is not what was asked about.
         switch.unlink()
         switch.symlink_to("/nowhere/at/all")
@@ -488,7 +488,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         said = (
             "only the link is removed"
             if what == "link"
-            else "the file contains 13 bytes, and it was not created from here"
+            else "the file contains 13 bytes, and was not created from here"
         )
         assert said in words(app)
         assert app.focused is not None

@@ -212,7 +212,7 @@ def test_what_functions_return(api: Api, tmp_path: Path) -> None:
         == "could not convert string to float: 'no'"
     )
     for asked, status, words in (
-        (f"{pickled}/result", 409, "a Python pickle, which is not read here"),
+        (f"{pickled}/result", 409, "a Python pickle, which the API does not read"),
         (f"{large}/result", 413, "larger than 8 MiB"),
         (f"{planted}/result", 409, "is not JSON"),
         (f"{none}/result", 404, "calls no function"),
