@@ -96,10 +96,10 @@ def test_what_completed_goes_once_agreed_to_and_all_else_stays(
     kept = {
         row["name"]: row["kept_because"] for row in pruned["launches"] if row["job_id"] != again
     }
-    assert kept["result"] == "it holds more than was staged: predictions.out"
-    assert kept["changed"].startswith("it holds more than was staged: request.toml")
+    assert kept["result"] == "unstaged content:  predictions.out"
+    assert kept["changed"].startswith("unstaged content:  request.toml")
     assert kept["failed"] == "the job did not complete (--failed)"
-    assert kept["linked"] == "it is a link, or not a folder of yours"
+    assert kept["linked"] == "a link, or not a folder of yours"
     assert kept["named"] == f"job {again} has the same name"
     program("cancel", again, "--yes")
     assert program("launches", "prune", "--failed", "--yes").status == 0

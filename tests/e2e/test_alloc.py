@@ -198,7 +198,7 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     assert (followed.status, followed.text) == (0, "held\n"), followed
     assert "run 1 completed" in followed.stderr
     assert queue.ended(job).state == "completed"
-    assert "nothing was run in it for 4 s" in on_queue("log", job).text
+    assert "no run for 4 s" in on_queue("log", job).text
 
 
 def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(
@@ -329,7 +329,7 @@ def test_an_allocation_of_a_real_slurm(
             ).refused(2)
             used.result()
         slurm_lab.wait_state(idle, "COMPLETED")
-        assert "nothing was run in it for 4 s" in over_ssh("log", idle).text
+        assert "no run for 4 s" in over_ssh("log", idle).text
     finally:
         go.unlink(missing_ok=True)
         script.unlink()

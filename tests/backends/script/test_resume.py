@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_written_ends_the_job_before_it_has_begun(tmp_pa
     found, said, status = started("file/c", tmp_path)
     assert (found, status) == ("", 1)
     assert said.endswith(
-        f"hpcdash: no checkpoint can be saved in {tmp_path}/file/c: the job ends\n"
+        f"hpcdash: cannot save checkpoints in {tmp_path}/file/c: ending the job\n"
     )
 
 

@@ -366,7 +366,7 @@ def test_what_a_person_should_know_is_told_with_the_script() -> None:
     ).warnings
     told = "\n".join(warnings)
     for words in (
-        "called ab",
+        "named ab",
         "cannot split 6 GPUs into tasks of 4",
         "2 more than the 6",
         "python is removed",

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 1 GPU = 2; the command once on each node
+# 2 nodes × 1 GPU = 2; one command per node
 #PBS -N hpcdash_exp-1a2b
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.err
@@ -14,7 +14,7 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

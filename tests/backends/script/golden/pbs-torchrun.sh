@@ -16,7 +16,7 @@
 
 cd -- '/home/ann/my work' || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 1 GPU = 2; the command once on each node
+# 2 nodes × 1 GPU = 2; one command per node
 #SBATCH --job-name=hpcdash_exp-1a2b
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.err
@@ -13,7 +13,7 @@
 
 # shellcheck disable=SC2016,SC2317
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

@@ -24,7 +24,7 @@ export DATA=/data
 export HPCDASH_KILL_SWITCH=/home/ann/KILL
 export HPCDASH_SAVE_SWITCH=/home/ann/SAVE
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -174,7 +174,7 @@ wait_nodes() {
   done
 }
 
-# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
+# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to the batch shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
