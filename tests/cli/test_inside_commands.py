@@ -82,9 +82,7 @@ def test_where_py_spy_fails_its_words_and_what_proc_tells_are_shown(program: Pro
         'export PATH="$PWD/bin:$PATH"\n'
     )
     lines = program("stacks", running(program, begin=begin)).text.splitlines()
-    assert any(
-        "py-spy ended with 1: Permission denied; from /proc:" in line for line in lines
-    )
+    assert any("py-spy ended with 1: Permission denied; from /proc:" in line for line in lines)
     assert any("State: S (sleeping)" in line for line in lines)
 
 

@@ -222,7 +222,11 @@ def test_a_job_without_a_time_limit_has_the_queue_s_default() -> None:
             "the job would pend",
         ),
         (limit("gpus", 2, 0, scope="account", name="physics", subject=None), True, "2 nodes"),
-        (limit("gpus", 2, 0, scope="account", name="science", subject=None), False, "it would"),
+        (
+            limit("gpus", 2, 0, scope="account", name="science", subject=None),
+            False,
+            "the job would",
+        ),
         (limit("gpus", 2, 0, scope="association", name="chem/alice/main"), True, "2 nodes have"),
     ],
 )

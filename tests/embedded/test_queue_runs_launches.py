@@ -393,7 +393,7 @@ def test_nothing_starts_from_files_that_somebody_replaced(
     assert launches.ended(number).exit_code == 1
     written = (folder / f"{number}.out").read_text() + (folder / f"{number}.err").read_text()
     assert (
-        f"{folder}/{name} is not what was submitted; others could have replaced it. Nothing was "
+        f"{folder}/{name} differs from the submitted file; others may have replaced it. Nothing "
         "started." in written
     )
     assert "somebody else" not in written

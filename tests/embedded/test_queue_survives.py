@@ -285,9 +285,7 @@ def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue:
     job = queue.ended(number)
     assert (job.state, job.exit_code, job.elapsed) == ("gone", None, None)
     assert job.reason == "end not observed: exit status unknown"
-    wait_until(
-        "an end of its processes", lambda: not is_alive(hidden) and not is_alive(begun.pid)
-    )
+    wait_until("an end of its processes", lambda: not is_alive(hidden) and not is_alive(begun.pid))
 
 
 def test_a_supervisor_that_a_job_started_outlives_it_with_its_jobs(queue: QueueLab) -> None:

@@ -43,15 +43,15 @@ WAITING = [
     ),
     (
         "Group has reached server running limit.",
-        "its owner's group reached the limit on running jobs on this server",
+        "the owner's group reached the limit on running jobs on this server",
     ),
     (
         "Group has reached queue gpu running limit.",
-        "its owner's group reached the limit on running jobs in queue gpu",
+        "the owner's group reached the limit on running jobs in queue gpu",
     ),
     (
         "Project has reached queue gpu's running limit.",
-        "its project reached the limit on running jobs in queue gpu",
+        "the project reached the limit on running jobs in queue gpu",
     ),
     (
         "Queue gpu job limit reached for user alice",
@@ -59,7 +59,7 @@ WAITING = [
     ),
     (
         "Server job limit reached for group ml",
-        "its owner's group reached the limit on running jobs on this server",
+        "the owner's group reached the limit on running jobs on this server",
     ),
     (
         "Queue gpu per-user limit reached on resource ncpus",
@@ -67,7 +67,7 @@ WAITING = [
     ),
     (
         "Server per-project limit reached on resource mem",
-        "its project reached the limit on memory",
+        "the project reached the limit on memory",
     ),
     (
         "would exceed user alice's limit on resource ngpus in queue gpu",
@@ -75,7 +75,7 @@ WAITING = [
     ),
     (
         "would exceed group ml's limit on resource ncpus in complex",
-        "its owner's group reached the limit on CPUs on this server",
+        "the owner's group reached the limit on CPUs on this server",
     ),
     (
         "would exceed overall limit on resource mem in queue gpu",
@@ -177,7 +177,7 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
         "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
     )
     assert (PbsReasons().hint("pending", reason) or "").startswith(
-        "will never start: the node n9 does not exist: "
+        "will never start: the node n9 does not exist; "
     )
     assert (
         PbsReasons()

@@ -195,7 +195,7 @@ def test_tasks_that_are_no_range_are_refused_with_what_to_do() -> None:
         UsageError, match=r"1-3,7 is not a single range\nSubmit these separately: 1-3, 7"
     ) as refused:
         handed(array="1-3,7")
-    assert "one task range at a time" in refused.value.message
+    assert "one task range per submission" in refused.value.message
 
 
 def test_torque_takes_lists() -> None:
@@ -805,7 +805,7 @@ def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
     ("word", "said", "next_step"),
     [
         ("--signal=USR1@600", "PBS sends no signal ahead of the time limit", "timer in the script"),
-        ("--partition=gpu", "--partition=gpu is not a qsub option", "one dash"),
+        ("--partition=gpu", "--partition=gpu is not a qsub option", "a single dash"),
     ],
 )
 def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(

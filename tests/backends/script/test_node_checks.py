@@ -126,7 +126,7 @@ def test_disk_and_clock_are_well_and_leave_nothing(tmp_path: Path) -> None:
     status, lines = run(tmp_path, "disk", TMPDIR=str(tmp_path / "missing"))
     assert (status, lines[-1]) == (
         1,
-        f"hpcdash: the disk check failed: {tmp_path}/missing is not there",
+        f"hpcdash: the disk check failed: {tmp_path}/missing does not exist",
     )
 
 

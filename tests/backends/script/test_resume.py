@@ -110,9 +110,7 @@ def test_a_folder_that_cannot_be_written_ends_the_job_before_it_has_begun(tmp_pa
     (tmp_path / "file").write_text("")
     found, said, status = started("file/c", tmp_path)
     assert (found, status) == ("", 1)
-    assert said.endswith(
-        f"hpcdash: cannot save checkpoints in {tmp_path}/file/c: ending the job\n"
-    )
+    assert said.endswith(f"hpcdash: cannot save checkpoints in {tmp_path}/file/c: ending the job\n")
 
 
 @for_each(

@@ -461,7 +461,7 @@ def test_a_root_that_others_could_swap_is_not_used(site: SudoSite) -> None:
     root, aside = site.root, site.top / "aside"
     root.rename(aside)
     try:
-        assert refused(f"{root} is not there")
+        assert refused(f"{root} does not exist")
         root.symlink_to(aside)
         assert refused(f"{root} is a link")
         root.unlink()

@@ -308,7 +308,7 @@ async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda site: site.program.unlink(), "{program} is not there"),
+        (lambda site: site.program.unlink(), "{program} does not exist"),
         (lambda site: site.program.chmod(0o775), "others may write to {program}"),
         (lambda site: site.program.chmod(0o644), "{program} is not a program"),
         (lambda site: shutil.chown(site.program, site.launcher), "{program} is not owned by root"),
@@ -318,7 +318,7 @@ async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(
             "{program.parent} is not owned by root",
         ),
         (lambda site: site.top.chmod(0o775), "others may write to {top}"),
-        (lambda site: site.root.rmdir(), "{root} is not there"),
+        (lambda site: site.root.rmdir(), "{root} does not exist"),
         (lambda site: site.root.chmod(0o777), "others may write to {root}"),
         (lambda site: shutil.chown(site.root, site.alice), "{root} is not owned by root"),
         (lambda site: (site.root.rmdir(), site.root.symlink_to("/tmp")), "{root} is a link"),

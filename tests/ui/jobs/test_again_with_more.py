@@ -72,6 +72,4 @@ async def test_a_job_that_failed_by_itself_is_submitted_again_as_it_was(
         await settled(pilot)
         await point_at(pilot, old)
         await pilot.press("R")
-        await until(
-            pilot, lambda: f"resubmit {old} unchanged" in screen_text(app), "the question"
-        )
+        await until(pilot, lambda: f"resubmit {old} unchanged" in screen_text(app), "the question")

@@ -319,10 +319,7 @@ async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that
         await pilot.press("R")
         dialog = await question(pilot)
         assert dialog.plan.request.job_ids == ("90",)
-        assert (
-            "the job has not finished: both copies would run"
-            in screen_text(pilot.app)
-        )
+        assert "the job has not finished: both copies would run" in screen_text(pilot.app)
         assert not [word for word in dialog.plan.commands[0].argv if word.startswith("--array")]
 
 
