@@ -123,7 +123,7 @@ _LIMITS = (
     ("total running jobs", "grpjobs"),
 )
 _MODES = {
-    "requeue": "is requeued",
+    "requeue": "is put back into the queue",
     "cancel": "is cancelled",
     "suspend": "is suspended, and resumed later",
     "gang": "takes turns with others",

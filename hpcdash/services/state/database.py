@@ -204,7 +204,7 @@ class StateDatabase:
         step = "Set HPCDASH_STATE to a folder on another one, such as a local disk."
         if is_write:
             raise StateUnusable(message, step)
-        _notice(f"{message}, so it is read-only. {step}")
+        _notice(f"{message}. {step}")
         uri = file_uri(self.path, "mode=ro&immutable=1")
         try:
             with contextlib.closing(

@@ -822,7 +822,7 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
     stay = f" (these stay queued: {' '.join(submitted)})" if submitted else ""
     parts = [f"{jobs} of {count} submitted{stay}"]
     if not last.new_job:
-        parts.append(f"job {len(outcomes)}: {last.text or 'no reason given'}")
+        parts.append(f"job {len(outcomes)} of {count}: {last.text or 'no reason given'}")
     if remaining:
         verb = "was" if remaining == 1 else "were"
         parts.append(f"the remaining {remaining} {verb} not sent")

@@ -218,7 +218,7 @@ async def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
     (tmp_path / "88.out").touch()
     watched = Watched(transport)
     await watched.picture.fetch()
-    assert watched.remarks() == ["end of log: log is empty"]
+    assert watched.remarks() == ["end of log: the log is empty"]
 
 
 def test_the_state_of_a_cancelled_job_says_enough() -> None:

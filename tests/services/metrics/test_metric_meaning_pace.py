@@ -279,7 +279,7 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
 
     (pace,) = run_paces(make_run(0.25), "loss")
     assert pace.newest == pytest.approx(0.25)
-    assert pace.text == "0.25 s/step, steady (its log says 1.02 s/step)"
+    assert pace.text == "0.25 s/step, steady (the log reports 1.02 s/step)"
     assert seconds_per_step(run_paces(make_run(1.4), "loss")) == pytest.approx(1.02)
     growth = PaceGrowth()
     for second in range(10):

@@ -338,7 +338,7 @@ async def test_a_task_that_follows_another_job_has_no_turn_before(lab: Lab) -> N
     await lab.run_all()
     pool = lab.coordinator.state()
     told = {task.id: (task.place, task.why) for task in pool.tasks}
-    assert told[after] == (None, f"waiting for job {first}")
+    assert told[after] == (None, f"waits for job {first}")
     assert told[other] == (1, "waits for 1 node")
     # It takes no nodes, whatever its priority: whoever does interrupts somebody.
     raised = replace(next(task for task in pool.tasks if task.id == other), priority=HIGH.name)

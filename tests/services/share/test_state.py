@@ -281,7 +281,7 @@ async def test_only_the_coordinator_s_file_is_believed(
     database: ShareDatabase, tmp_path: Path
 ) -> None:
     file = tmp_path / "pool.json"
-    assert "has published nothing" in await complaint(reader(file))
+    assert "has no published state" in await complaint(reader(file))
     hostile = "\x1b[2J[bold]\x00"
     tasks = Tasks(database)
     tasks.add("ada", name=hostile)

@@ -129,7 +129,7 @@ async def test_where_others_could_replace_the_folder_nothing_is_launched(
     )
     launches.settings = LaunchSettings(Site(storage_root=root))
     with pytest.raises(
-        UsageError, match="members of group x may write to /proj, and so others could"
+        UsageError, match="members of group x may write to /proj, so others could"
     ) as refused:
         await launches.plan(Request(command="true", name="one"))
     assert "Set storage_root to a folder below your home on the cluster" in refused.value.next_step

@@ -163,7 +163,7 @@ async def test_a_controller_that_is_down_leaves_what_was_known_with_its_age(
     offers = await fetch_offers(cluster.store)
     assert [queue.name for queue in offers.queues] == ["gpu", "main"]
     assert "queues are 10 min old: slurmctld is away" in offers.notes
-    assert "nodes of each queue are unknown: slurmctld is away" in offers.notes
+    assert "nodes are unknown: slurmctld is away" in offers.notes
 
 
 async def test_a_cluster_that_is_not_reached_offers_what_is_kept_of_it(

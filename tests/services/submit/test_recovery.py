@@ -156,7 +156,7 @@ async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_it
     assert (person.transport.count("stage"), len(person.transport.submitted)) == (1, 1)
     assert person.told == [
         f"the answer was lost; searching for the job by mark {person.mark}",
-        "it is job 93",
+        "found: job 93",
     ]
 
 
@@ -349,8 +349,8 @@ STAGED = (("sh", "-c", "stage"), ("sbatch", "--comment=hpcdash:0123456789", "/l/
     ("rows", "state", "told"),
     [
         ([], "refused", "never received: no such job in the queue or the history"),
-        ([{"comment": "hpcdash:0123456789"}], "done", "it is job 94"),
-        ([{"comment": ""}], "unknown", "may be any of 94, which share its name"),
+        ([{"comment": "hpcdash:0123456789"}], "done", "found: job 94"),
+        ([{"comment": ""}], "unknown", "may be any of 94, which share the job name"),
         ([{"comment": "", "jobname": "other"}], "refused", "never received: no such job"),
     ],
 )
@@ -378,7 +378,7 @@ async def test_one_with_a_comment_of_its_own_is_looked_for_by_its_name(tmp_path:
         {"jobarrayid": "95", "name": "night", "comment": "mine", "submittime": str(int(NOW))}
     )
     (said,) = await reconcile_recent(person.store, person.journal)
-    assert "it is job 95 (the only job with that name submitted since)" in said
+    assert "found: job 95 (the only job with that name submitted since)" in said
 
 
 async def test_what_is_settled_or_was_long_ago_is_not_looked_for(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_found_where_it_was_written(
 
 def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
     assert only(ask(queue="GPUS")).next_step == "Did you mean 'gpu'?"
-    assert only(ask(queue="zzz")).next_step == "There are: closed, gpu, long, main."
+    assert only(ask(queue="zzz")).next_step == "Available: closed, gpu, long, main."
 
 
 def test_a_queue_that_can_take_all_of_it_is_named() -> None:
@@ -215,7 +215,7 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
     for request_ in (ask(slots=8, queue="gpu"), ask(slots=8, queue="main", slot_type=SlotType.CPU)):
         assert lint_request(request_, OFFERS, packs_nodes=True) == ()
     (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, packs_nodes=True)
-    assert "8 nodes are more" in many.text
+    assert "8 nodes requested" in many.text
     cores = ask(slots=8, slot_type=SlotType.CPU, limit_seconds=HOUR)
     assert format_resources(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"
 

@@ -126,13 +126,13 @@ class TestPulse:
 
     def test_a_task_behind_its_array(self) -> None:
         assert self.text(task_row("88", "2", reason="JobArrayTaskLimit")) == (
-            "train (88_2) waiting for the running task of its array to end"
+            "train (88_2) waits for the running task of its array to end"
         )
 
     def test_one_that_depends_on_another(self) -> None:
         assert self.text(
             job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")
-        ) == ("train (9) waiting for its dependency to end (afterany:8(unfulfilled))")
+        ) == ("train (9) waits for its dependency to end (afterany:8(unfulfilled))")
         assert "never start" in self.text(job_row("9", reason="DependencyNeverSatisfied"))
 
     def test_an_estimated_start(self) -> None:

@@ -650,7 +650,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
             found("loss", job, "plateau loss"): None,
             found(
                 "loss", waits, "nan loss"
-            ): f"job {waits} (train) is no longer running: it is held",
+            ): f"job {waits} (train) is no longer running: held",
             found(
                 "ends-late", job
             ): f"{who}: the job will finish in time, or enough successors are queued",
@@ -732,7 +732,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
     async with watched(queue, '[watch.pools]\nusers = ["ada"]', tmp_path) as here:
         report = await here.round(shared=(lab,))
         assert kinds(report) == []
-        assert "pool lab has published nothing" in report.check.problems[0]
+        assert "pool lab has no published state" in report.check.problems[0]
         now = here.store.clock.now()
         published(task, taken_at=now)
         assert kinds(await here.round(shared=(lab,))) == [

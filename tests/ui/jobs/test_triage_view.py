@@ -281,7 +281,7 @@ async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
         }
         transport.recent.append(new)
         await pilot.press("y")
-        await until(pilot, lambda: "it is job 93" in told(pilot), "what became of it")
+        await until(pilot, lambda: "found: job 93" in told(pilot), "what became of it")
         assert len(transport.submitted) == 1
 
 

@@ -103,7 +103,7 @@ def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
         return f"{who} is pending; the scheduler estimated its start at {when}"
-    return f"{who} should start in {format_span(seconds)} at {when} (scheduler's estimate)"
+    return f"{who} should start in {format_span(seconds)} (scheduler's estimate), at {when}"
 
 
 def _rank(row: Row) -> int:
