@@ -235,7 +235,7 @@ def _refuse_replaceable(folder: Path, checked: Path, variable: str) -> None:
     with contextlib.suppress(OSError):
         if not spot.owner and os.stat(spot.path).st_uid == os.geteuid():
             step += f", or run: chmod go-w {spot.path}"
-    raise Replaceable(f"{spot.message}, and so others could replace {folder}", f"{step}.")
+    raise Replaceable(f"{spot.message}, so others could replace {folder}", f"{step}.")
 
 
 def close_to_others(file: Path) -> None:

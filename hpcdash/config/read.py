@@ -76,7 +76,7 @@ def load_settings(
     # The owner of a folder above may maintain the site's software, and root's group is root's.
     if spot is not None and not spot.owner and spot.group != "root":
         raise ConfigError(
-            f"{spot.message}, and so others could replace it: it controls what hpcdash runs",
+            f"{spot.message}, so others could replace it: it controls what hpcdash runs",
             f"Run: chmod go-w {shown_path(Path(spot.path))}, or keep it below your home.",
             file=shown_path(file),
         )

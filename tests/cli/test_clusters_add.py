@@ -29,7 +29,7 @@ def test_what_answers_is_said_and_the_cluster_written(slurm_lab: SlurmLab, tmp_p
     first, second, *_ = added.text.splitlines()
     assert first.startswith("Slurm ")
     assert first.endswith(f" as {slurm_lab.alice}, 6 nodes")
-    assert second == f"juno is in {program.config}"
+    assert second == f"added juno to {program.config}"
     assert program.config.read_text() == '[clusters.juno]\nssh = "lab-alice"\nbackend = "slurm"\n'
 
 

@@ -149,7 +149,7 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
         screen.type("\r")
         text = await screen.until("enter save")
         # However long the name is, and wherever it is broken.
-        assert f"youare{slurm_lab.alice}" in "".join(text.replace("│", "").split())
+        assert f"loggedinas{slurm_lab.alice}" in "".join(text.replace("│", "").split())
         screen.type("\r")
         await screen.until(lambda text: "added lab-alice to" in text and "● live" in text)
         assert (

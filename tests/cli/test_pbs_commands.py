@@ -185,7 +185,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     ("content", "words"),
     [
         (b"", "the script is empty"),
-        (b"\x7fELF\0\0", "the file contains NUL bytes"),
+        (b"\x7fELF\0\0", "the script contains NUL bytes"),
         (b"\xef\xbb\xbf#!/bin/sh\n", "byte-order mark"),
         (b"hostname\r\n", "CRLF"),
     ],
@@ -309,14 +309,14 @@ def test_tasks_that_ended_are_not_counted_among_those_that_are_cancelled(
     done = program("cancel", "--yes", typed)
     assert (done.status, done.text) == (0, "12[].pbs01  cancelled\n")
     assert (
-        "cancel on local: 3 jobs of alice (3 running)\n  7 already finished (skipped)\n"
+        "cancel on local: 3 jobs owned by alice (3 running)\n  7 already finished (skipped)\n"
         in done.stderr
     )
     assert stand_ins.calls("qdel") == [["qdel", "12[].pbs01"]]
 
 
 def test_of_what_has_all_ended_it_is_said_how(program: Program) -> None:
-    assert "hold on local: 1 job of alice (1 cancelled)\n" in program("hold", "24").stderr
+    assert "hold on local: 1 job owned by alice (1 cancelled)\n" in program("hold", "24").stderr
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_tasks_of_an_array_that_is_held_are_held_in_what_is_said_before(
 ) -> None:
     subjobs = stand_ins.folder / "scene" / "subjobs.dsv"
     subjobs.write_bytes(subjobs.read_bytes().replace(b"Hold_Types=n", b"Hold_Types=u"))
-    assert "release on local: 1 job of alice (1 held)" in program("release", "14[6]").stderr
+    assert "release on local: 1 job owned by alice (1 held)" in program("release", "14[6]").stderr
 
 
 def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(
@@ -485,5 +485,5 @@ def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
 def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: StandIns) -> None:
     done = program("cancel", "24", "--yes")
     assert done.status == 1
-    assert "cancel: nothing to do; already finished: 1 job of alice (1 cancelled)" in done.stderr
+    assert "cancel: nothing to do; already finished: 1 job owned by alice (1 cancelled)" in done.stderr
     assert stand_ins.calls("qdel") == []

@@ -315,7 +315,7 @@ def test_doctor_tells_kind_version_server_and_clock(pbs: tuple[Program, StandIns
     told = doctors(program)
     assert (
         told["scheduler"]["detail"]
-        == "OpenPBS 23.06.06 (dialect openpbs), cluster pbs01, you are alice"
+        == "OpenPBS 23.06.06 (dialect openpbs), cluster pbs01, logged in as alice"
     )
     assert told["commands"]["ok"]
     assert told["controller"]["detail"] == "answers"

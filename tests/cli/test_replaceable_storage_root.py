@@ -122,7 +122,7 @@ def test_what_a_person_set_is_refused_in_the_configuration_and_in_a_request(site
         refused = site.run(own, *words)
         assert refused.returncode == 2, refused
         assert (
-            f"members of group {GROUP} may write to {site.project}, and so others could replace"
+            f"members of group {GROUP} may write to {site.project}, so others could replace"
             in refused.stderr
         )
         assert "Set storage_root to a folder below your home on the cluster" in refused.stderr

@@ -143,7 +143,7 @@ def test_a_plain_request_hands_in_directives_and_the_command_alone(program: Prog
 def test_a_batch_script_is_plain_already(program: Program) -> None:
     (program.home / "a.sh").write_text("#!/bin/sh\n")
     refused = program("submit", "a.sh", "--plain").refused(2)
-    assert "--plain is for a request" in refused
+    assert "--plain is for requests" in refused
 
 
 def test_its_commands_are_said_before_they_run(program: Program) -> None:
@@ -193,7 +193,7 @@ def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(
     program: Program,
 ) -> None:
     file = request(program, 'command = "true"\nqueue = "gone"')
-    said = "hpcdash: queue: no queue 'gone'. There is: local\n"
+    said = "hpcdash: queue: no queue 'gone'. Available: local\n"
     assert said in program("submit", file, "--dry-run").stderr
     done = program("submit", file, "--chain", "2")
     assert done.stderr.count(said) == 1

@@ -191,7 +191,7 @@ def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_the
 def test_a_folder_further_up_that_others_can_write_is_refused(file: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(
-        ConfigError, match=f"others may write to {tmp_path}, and so others could replace it"
+        ConfigError, match=f"others may write to {tmp_path}, so others could replace it"
     ):
         load_settings(file)
     tmp_path.chmod(0o1777)

@@ -135,7 +135,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(
     transport = answering_transport()
     transport.answers[MINE] = jobs_text(20)
     transport.fails["squeue"] = CommandTimedOut(
-        "squeue had not finished after 60 s", "It may be busy."
+        "squeue did not finish within 60 s", "It may be busy."
     )
     session = answering(transport, ages=True)
     app = HpcdashApp([session])

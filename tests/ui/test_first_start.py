@@ -22,7 +22,7 @@ WHY = ["No cluster is configured yet: neither Slurm nor PBS is installed here."]
 CONNECTED = Check("connection", True, "me@login.juno.example.org, 140 ms")
 FOUND = [
     CONNECTED,
-    Check("scheduler", True, "slurm 24.05.4, cluster juno\x1b[31m, you are me"),
+    Check("scheduler", True, "slurm 24.05.4, cluster juno\x1b[31m, logged in as me"),
     Check(
         "home", False, "/home/me is not writable", "Jobs cannot write logs there: check the quota."
     ),

@@ -236,7 +236,7 @@ def test_a_qos_says_who_may_take_its_jobs_places_and_how() -> None:
     words = parse_qos(answered(QOS.encode(), argv=("sacctmgr",)), qos="low")
     assert words == {
         "may be preempted by": "high",
-        "a preempted job": "is requeued",
+        "a preempted job": "is put back into the queue",
         "grace time": "5:00",
     }
 
@@ -273,7 +273,7 @@ def test_a_partition_says_what_becomes_of_a_job_that_makes_way() -> None:
     )
     said = parse_queue_rules(answered(shown % b"REQUEUE", argv=("scontrol",)))
     assert said == {
-        "a preempted job": "is requeued",
+        "a preempted job": "is put back into the queue",
         "grace time": "5:00",
     }
     assert parse_queue_rules(answered(shown % b"OFF", argv=("scontrol",))) == {}

@@ -259,7 +259,7 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(
     step = "Set HPCDASH_STATE to a folder on another one, such as a local disk."
     words = f"{state}/state.db is read-only: the file system does not support locks"
     assert done.stdout.splitlines() == [
-        f"NOTICE {words}, so read-only. {step}",
+        f"NOTICE {words}. {step}",
         "1 1",
         f"ERROR {words}",
         step,

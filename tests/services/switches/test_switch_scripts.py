@@ -199,10 +199,10 @@ def test_a_folder_that_is_gone_or_another_is_told(node: Node, tmp_path: Path) ->
     folder = tmp_path / "run"
     assert "does not exist" in node.look(folder / "KILL").problem
     folder.write_text("")
-    assert node.look(folder / "KILL").problem == "its folder is not a folder"
+    assert node.look(folder / "KILL").problem == "the path of the folder is not a folder"
     folder.unlink()
     folder.symlink_to("nowhere")
-    assert node.look(folder / "KILL").problem == "its folder is a link to nowhere"
+    assert node.look(folder / "KILL").problem == "the folder is a link to nowhere"
     folder.unlink()
     folder.mkdir()
     look = node.look(folder / "KILL")
@@ -389,8 +389,8 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
     mallory = people.mallory.account
     path = make_folder(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
-    assert f"is {mallory}'s" in refusal(look)
-    assert "another owner" in people.alice.drop(path, people.alice.account).text
+    assert f"belongs to {mallory}:" in refusal(look)
+    assert "owner has changed" in people.alice.drop(path, people.alice.account).text
     assert not path.exists()
     assert people.alice.drop(path, mallory).done, "the job's own owner may have it there"
 

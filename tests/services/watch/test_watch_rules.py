@@ -485,7 +485,7 @@ class TestWaiting:
             ("PartitionConfig", "the partition does not allow this request (PartitionConfig)"),
             (
                 "DependencyNeverSatisfied",
-                "its dependency can no longer be met (DependencyNeverSatisfied)",
+                "a dependency can no longer be met (DependencyNeverSatisfied)",
             ),
         ],
     )

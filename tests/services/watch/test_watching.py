@@ -783,7 +783,7 @@ def test_what_a_qos_or_a_queue_does_is_read_from_its_words() -> None:
         "grace time": "2:00",
     }
     assert read_qos(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
-    none = {"a preempted job": "is requeued", "grace time": "none"}
+    none = {"a preempted job": "is put back into the queue", "grace time": "none"}
     assert read_qos({**none, "may be preempted by": "high"}, 0.0) == QosState(
         0.0, "requeue", 0.0, is_preempted=True
     )

@@ -424,7 +424,7 @@ def test_killed_and_started_again_it_knows_its_launches_and_keys(api: Api) -> No
 def test_it_does_not_start_without_tokens_that_are_ones_own(tmp_path: Path) -> None:
     program = Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"))
     for words, options in (
-        ("tokens cannot be read", ()),
+        ("cannot read the tokens", ()),
         ("cannot be used together", ("--allow-actions",)),
         ("cannot be used together", ("--port", "8080", "--socket", str(tmp_path / "s"))),
     ):
