@@ -549,7 +549,7 @@ def _script_arguments(native: Native, line: SubmitLine | None, notes: list[str])
         # scontrol's Command is the script with its arguments, where there was such a file.
         command = native.get("Command", "") if "JobId" in native else ""
         arguments = command.split(" ")[1:]
-        rest = "script arguments also come from there"
+        rest = "so are the script arguments"
         if not arguments:
             rest = "the script's arguments are unknown"
         notes.append(
