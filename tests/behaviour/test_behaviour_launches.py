@@ -87,9 +87,7 @@ async def test_where_others_could_replace_launches_the_sites_run_from_copies(
     one = wanted(own, "", script="code/a run", name="copied")
     script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
     files = {"a run": script, "-table": b"1 2 3\n"}
-    with pytest.raises(
-        UsageError, match=f"others may write to {root}, so others could replace"
-    ):
+    with pytest.raises(UsageError, match=f"others may write to {root}, so others could replace"):
         await own.plan(one, files=files)
     launches = Launches(cluster.store, LaunchSettings(site, is_sites=True), tmp_path / "state")
     job, folder = await submitted(cluster, launches, one, files=files)

@@ -485,5 +485,7 @@ def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
 def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: StandIns) -> None:
     done = program("cancel", "24", "--yes")
     assert done.status == 1
-    assert "cancel: nothing to do; already finished: 1 job owned by alice (1 cancelled)" in done.stderr
+    assert (
+        "cancel: nothing to do; already finished: 1 job owned by alice (1 cancelled)" in done.stderr
+    )
     assert stand_ins.calls("qdel") == []

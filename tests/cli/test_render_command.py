@@ -183,7 +183,10 @@ def test_a_bad_request_is_to_be_fixed_and_no_word_is_of_submitting_it(
 def test_which_scheduler_it_is_for_has_to_be_known(configured: Program, request_file: Path) -> None:
     said = configured("render", str(request_file), "--cluster", "vega").refused(2)
     assert "no scheduler given" in said
-    assert 'Use --for slurm or --for pbs, or set backend = "slurm" or "pbs" in the cluster\'s table.' in said
+    assert (
+        'Use --for slurm or --for pbs, or set backend = "slurm" or "pbs" in the cluster\'s table.'
+        in said
+    )
     # The embedded queue reads Slurm's directives.
     assert (
         configured("render", str(request_file), "--local", "--backend", "local").text.count(

@@ -127,7 +127,9 @@ def test_a_root_that_the_account_could_swap_for_a_link_is_refused(
         *words, f"{home}/launches"
     ).refused(2)
     (tmp_path / "link").symlink_to("/srv")
-    assert f"{tmp_path}/link is a symbolic link" in program(*words, f"{tmp_path}/link/launches").refused(2)
+    assert f"{tmp_path}/link is a symbolic link" in program(
+        *words, f"{tmp_path}/link/launches"
+    ).refused(2)
 
 
 def test_system_accounts_among_the_members_are_named(program: Program) -> None:

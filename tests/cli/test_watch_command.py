@@ -335,8 +335,7 @@ def test_cron_is_not_installed_where_others_could_replace_its_scripts(
         run = person("cron", *words, "--every", "1d", "--folder", folder)
         assert run.status == 2
         assert (
-            f"members of group mail may write to {project}, so others could replace"
-            in run.stderr
+            f"members of group mail may write to {project}, so others could replace" in run.stderr
         )
         assert "omit --folder to use ~/hpcdash/cron" in run.stderr
     assert list(project.iterdir()) == []

@@ -396,7 +396,7 @@ async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(
     try:
         assert (found.run.status, found.run.text.split()) == (0, found.jobs)
         assert f"searching for the job by mark {found.mark}" in found.run.stderr
-        assert f"it is job {found.jobs[0]}" in found.run.stderr
+        assert f"found: job {found.jobs[0]}" in found.run.stderr
         assert (never.run.status, never.run.stdout, never.jobs) == (1, b"", [])
         assert "hpcdash: never received" in never.run.stderr
         assert (unknown.run.status, unknown.run.stdout) == (3, b"")

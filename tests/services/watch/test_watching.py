@@ -648,9 +648,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
         said = {
             found("loss", job, "nan loss"): f"{who}: loss is no longer NaN",
             found("loss", job, "plateau loss"): None,
-            found(
-                "loss", waits, "nan loss"
-            ): f"job {waits} (train) is no longer running: held",
+            found("loss", waits, "nan loss"): f"job {waits} (train) is no longer running: held",
             found(
                 "ends-late", job
             ): f"{who}: the job will finish in time, or enough successors are queued",
