@@ -69,7 +69,7 @@ _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
     f"Use {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
-    f"{' or '.join(json.dumps(name) for name in ON_LOGIN_NODES)} in its table."
+    f"{' or '.join(json.dumps(name) for name in ON_LOGIN_NODES)} in the cluster's table."
 )
 
 
@@ -94,7 +94,7 @@ def set_slots(folder: Path, requested: EmbeddedSettings) -> None:
         wake(folder)
     except OSError as error:
         raise ConfigError(
-            f"the settings of [embedded] cannot be saved: {error.strerror}", "", file=str(file)
+            f"cannot save the [embedded] settings: {error.strerror}", "", file=str(file)
         ) from error
 
 

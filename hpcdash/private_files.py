@@ -185,7 +185,7 @@ def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -
             for entry in entries:
                 if (owner := entry.stat(follow_symlinks=False).st_uid) not in own:
                     raise NotPrivate(
-                        f"{entry.path} belongs to {user_name(owner)}, who could have put it there "
+                        f"{entry.path} belongs to {user_name(owner)}, who may have put it there "
                         "for you to write to",
                         f"Remove it if you do not recognize it. {_another(variable)}",
                     )
@@ -235,7 +235,7 @@ def _refuse_replaceable(folder: Path, checked: Path, variable: str) -> None:
     with contextlib.suppress(OSError):
         if not spot.owner and os.stat(spot.path).st_uid == os.geteuid():
             step += f", or run: chmod go-w {spot.path}"
-    raise Replaceable(f"{spot.message}, and so others could replace {folder}", f"{step}.")
+    raise Replaceable(f"{spot.message}, so others could replace {folder}", f"{step}.")
 
 
 def close_to_others(file: Path) -> None:

@@ -141,7 +141,7 @@ def load_case(directory: Path) -> Case:
 def _required(file: Path, written: dict[str, Any], key: str, kind: type) -> Any:
     value = written.get(key)
     if not isinstance(value, kind):
-        problem = "is missing" if value is None else f"is no {kind.__name__}: {value!r}"
+        problem = "is missing" if value is None else f"is not a {kind.__name__}: {value!r}"
         raise ConfigError(problem, file=str(file), key=key)
     return value
 
@@ -151,7 +151,7 @@ def _answer(file: Path, key: str, command: Any) -> RecordedAnswer:
         raise ConfigError("is not a table", file=str(file), key=key)
     unknown = sorted(command.keys() - _COMMAND_KEYS)
     if unknown:
-        raise ConfigError("not known here", file=str(file), key=f"{key}: {unknown[0]}")
+        raise ConfigError("unknown key", file=str(file), key=f"{key}: {unknown[0]}")
     text = command.get("argv")
     if not isinstance(text, list) or not text:
         raise ConfigError("is not a list of strings", file=str(file), key=f"{key}: argv")

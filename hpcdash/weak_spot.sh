@@ -15,11 +15,11 @@ weak_spot() (
     here=${at:-/}
     # shellcheck disable=SC2012,SC2046 # both coreutils and busybox have these columns, and `+` for an access list
     set -- $(ls -ldn -- "$here" 2>/dev/null)
-    if [ $# -lt 4 ]; then [ -z "$roots" ] || echo "$here is not there"; exit 0; fi
+    if [ $# -lt 4 ]; then [ -z "$roots" ] || echo "$here does not exist"; exit 0; fi
     mode=$1 owner=$3 group=$4
     if [ "$roots" ]; then
       case $mode in l*) echo "$here is a link"; exit 0 ;; esac
-      if [ "$owner" != 0 ]; then echo "$here is not root's"; exit 0; fi
+      if [ "$owner" != 0 ]; then echo "$here is not owned by root"; exit 0; fi
     fi
     above=
     # Folders above the home may be anybody's: whoever owns them has the home.
@@ -35,7 +35,7 @@ weak_spot() (
     case $mode in
       l*)
         target=$(readlink -- "$here")
-        if [ -z "$target" ] || [ "$hops" -ge 40 ]; then echo "$here leads nowhere"; exit 0; fi
+        if [ -z "$target" ] || [ "$hops" -ge 40 ]; then echo "$here is a broken link"; exit 0; fi
         hops=$((hops + 1)) left=$target/$left at=${at%/*}
         case $target in /*) at='' ;; esac
         continue

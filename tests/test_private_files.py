@@ -93,7 +93,7 @@ def test_what_somebody_else_left_in_ones_own_folder_is_not_written_through(
     trap.symlink_to(precious)
     os.chown(trap, SOMEBODY_ELSE, SOMEBODY_ELSE, follow_symlinks=False)
     said = program("submit", "job.sh").refused(2)
-    assert f"{trap} belongs to nobody, who could have put it there" in said
+    assert f"{trap} belongs to nobody, who may have put it there" in said
     assert precious.read_bytes() == b"precious"
     assert own.stat().st_mode & 0o022 == 0
     # It is not forgotten once the folder is closed.
@@ -190,7 +190,7 @@ def weak_spots(shell: str, *paths: Path) -> list[str]:
     found = []
     for line in done.stdout.splitlines():
         here, there = line.split("\t")
-        assert here == there.removesuffix(", an account that is not known here")
+        assert here == there.removesuffix(", an account that is unknown key")
         found.append(here)
     return found
 

@@ -158,7 +158,7 @@ def parse_signal(text: str, known: Collection[str], scheduler: str) -> str:
     ):
         return requested
     raise UsageError(
-        f"{text!r} is not a signal {scheduler} sends",
+        f"{text!r} is not a signal that {scheduler} supports",
         f"A number up to {_LAST_SIGNAL}, or: {' '.join(known)}.",
     )
 

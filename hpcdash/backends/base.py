@@ -134,15 +134,18 @@ BATCH_CAPABILITIES = frozenset(
     }
 )
 
-_SEE_LOG = "`hpcdash log JOB` shows what it writes."
-_SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
+_SEE_LOG = "`hpcdash log JOB` shows its output."
+_SEE_QUEUES = "`hpcdash queues` shows queues and free resources."
 # What a scheduler without a capability cannot do, and the alternative.
 _REFUSALS = {
-    Capability.CHAINS: ("run jobs after each other", "Submit one when the other has ended."),
+    Capability.CHAINS: (
+        "run jobs after each other",
+        "Submit the next job when the previous one has ended.",
+    ),
     Capability.INSIDE: ("run a command in a job", _SEE_LOG),
     Capability.CONNECT: ("open a shell in a job", "If the site allows it: ssh NODE"),
     Capability.LIVE_USE: ("measure a running job", _SEE_LOG),
-    Capability.NODE_CHECKS: ("check nodes with a job", "Check its nodes by hand."),
+    Capability.NODE_CHECKS: ("check nodes with a job", "Check the nodes by hand."),
     Capability.SHARES: ("show fair shares", _SEE_QUEUES),
     Capability.LIMITS: ("show limits", _SEE_QUEUES),
     Capability.RESERVATIONS: ("show reservations", _SEE_QUEUES),
@@ -459,7 +462,7 @@ class HistoryPart:
     forgotten: str = ""
     """Why a job may be in no list and in no history, where there is a usual reason."""
 
-    no_history: str = "not kept here"
+    no_history: str = "not recorded here"
     """What it means that the site's scheduler keeps none."""
 
     def jobs(

@@ -24,7 +24,7 @@ for of in /proc/[0-9]*; do
     break
   done
 done 2>/dev/null
-why="no process in it is to be seen on this node"
+why="no process in it is visible on this node"
 nsenter=$(command -v nsenter) || why="nsenter is not on this node" found=
 if [ -n "$found" ]; then
   how="--mount --root --wd"
@@ -37,12 +37,12 @@ if [ -n "$found" ]; then
     exec "$nsenter" --target "${found#/proc/}" $how -- sh -c "$inside" sh "$folder" "$@"
   fi
 fi
-echo "hpcdash: the job's container cannot be entered: $why" >&2
+echo "hpcdash: cannot enter the job's container: $why" >&2
 if [ $# -gt 0 ] || ! [ -t 0 ]; then
-  echo "hpcdash: nothing was run; with --outside it runs on the node, outside of the container" >&2
+  echo "hpcdash: nothing was run; --outside runs the command on the node, outside the container" >&2
   exit 126
 fi
-printf 'hpcdash: a shell on the node, outside of the container? [y/N] ' >&2
+printf 'hpcdash: open a shell on the node, outside the container? [y/N] ' >&2
 read -r answer
 case $answer in [yY]*) exec sh -c "$outside" sh "$folder" ;; esac
 exit 126

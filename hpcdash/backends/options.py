@@ -12,7 +12,7 @@ from typing import Literal
 from hpcdash.errors import UsageError
 
 # The problem of an option that takes a value and stands last.
-WITHOUT_VALUE = "without its value"
+WITHOUT_VALUE = "missing its value"
 Takes = Literal["nothing", "value", "maybe"]
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+^\[\]-]+")
 

@@ -114,7 +114,7 @@ def require_whole(answer: Answer) -> None:
     """Raise UnreadableOutput where a command was ended because it printed more than its cap."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"the answer exceeded {format_memory(len(answer.stdout))} and was cut there",
+            f"the answer exceeded {format_memory(len(answer.stdout))} and was truncated",
             "Another program may be answering for the scheduler, such as a wrapper that never "
             "stops printing.",
             argv=answer.argv,

@@ -52,8 +52,8 @@ def rank_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog,
 def _parse(answer: Answer, start: str) -> tuple[OtherLog, ...]:
     if answer.status != 0 and not answer.stdout:
         raise CommandError(
-            "cannot look for the logs of the job's ranks",
-            "They are in its launch folder, which may belong to another user.",
+            "cannot search for the logs of the job's ranks",
+            "They are in the job's launch folder, which may belong to another user.",
             argv=answer.argv,
             status=answer.status,
             output=excerpt(answer.stderr),

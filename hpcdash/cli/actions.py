@@ -100,7 +100,7 @@ def refuse_read_only(
     """Raise UsageError if an option or the configuration makes hpcdash read-only."""
     if common.read_only or settings.read_only:
         source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{command} is refused: hpcdash is read-only ({source})", next_step)
+        raise UsageError(f"{command} is disabled: hpcdash is read-only ({source})", next_step)
 
 
 def run_action(
@@ -165,7 +165,7 @@ def run_action(
         report, session = with_session(common, work)
     except _AllEnded as ended:
         jobs_text = format_jobs(ended.rows)
-        print(f"{verb}: nothing was sent: already finished: {jobs_text}", file=sys.stderr)
+        print(f"{verb}: nothing to do; already finished: {jobs_text}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
     except _NoMatch:
         whose = "no job" if everyone else "none of your jobs"
@@ -321,10 +321,10 @@ def format_jobs(rows: Sequence[Row]) -> str:
         users[str(row["user"] or "")] += count
         states[str(row["state"])] += count
     if not users:
-        return "no job in the queue"
+        return "no jobs in the queue"
     [(owner, most), *others] = users.most_common()
-    parts = [f"{counted(most, 'job')} of {visible(owner)}" if owner else counted(most, "job")]
-    parts += [f"{count} of {visible(user) or 'an unknown user'}" for user, count in others]
+    parts = [f"{counted(most, 'job')} owned by {visible(owner)}" if owner else counted(most, "job")]
+    parts += [f"{count} by {visible(user) or 'an unknown user'}" for user, count in others]
     counts = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
     return f"{', '.join(parts)} ({counts})"
 
@@ -388,7 +388,7 @@ def _settle(common: CommonOptions, newest: int) -> None:
             for outcome in await reconcile_noted(session.store, journal(), entry):
                 print_notes(f"{outcome.job_id}: {outcome.text}")
         if not entries and not moves:
-            print_notes(f"no unknown submissions or moves on {session.name}")
+            print_notes(f"no submissions or moves with unknown outcome on {session.name}")
         if left := unknown - len(entries):
             print_notes(f"{left} cannot be looked up: no mark or name was recorded")
 

@@ -85,7 +85,7 @@ def run_alloc(
         return
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
-        raise UsageError("alloc is refused: hpcdash is read-only", "--dry-run shows the script.")
+        raise UsageError("alloc is disabled: hpcdash is read-only", "--dry-run shows the script.")
     # GPUs on any nodes, or evenly on so many; without GPUs, CPUs.
     slots = next((count for count in (gpus, cpus) if count is not None), nodes or 1)
     request = Request(
@@ -106,7 +106,7 @@ def run_alloc(
     )
     if request.site.run_as:
         raise UsageError(
-            "alloc: runs must come from the allocation's own account, but run_as names another"
+            "alloc: run_as names another account, but runs must use the allocation's own"
         )
     text = request_text(request, site=site.launch.site)
     foreground = None if keep or dry_run else _Foreground()
@@ -131,7 +131,10 @@ def run_alloc(
         notify()
         if not outcome.done:
             return exit_status(outcome)
-        print_notes(f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it")
+        print_notes(
+            "the allocation stays until its time limit; to end it: hpcdash cancel "
+            f"{outcome.new_job}"
+        )
         return 0
 
     receive_signal = foreground.receive_signal if foreground is not None else lambda number: False
@@ -306,7 +309,7 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
             if row["state"] != state:
                 state = str(row["state"])
                 pause = _FIRST_INTERVAL_SECONDS
-                text = f"the allocation {row['id']} is {state.replace('_', ' ')}"
+                text = f"allocation {row['id']} is {state.replace('_', ' ')}"
                 if state in ACTIVE and row["node_list"]:
                     text += f" on {row['node_list']}"
                     if left:
@@ -326,16 +329,16 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
     try:
         rows = await actions.fetch_rows((job_id,))
     except HpcdashError:
-        print_notes(f"the allocation {job_id} continues: hpcdash cancel {job_id} ends it")
+        print_notes(f"allocation {job_id} continues; to end it: hpcdash cancel {job_id}")
         raise
     report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows))
     for outcome in report.outcomes:
         if outcome.done:
-            print_notes(f"the allocation {outcome.job_id} was cancelled")
+            print_notes(f"allocation {outcome.job_id} was cancelled")
         else:
             text = "may continue" if outcome.done is None else "was not cancelled"
             print_notes(
-                f"the allocation {outcome.job_id} {text}: {outcome.text}",
+                f"allocation {outcome.job_id} {text}: {outcome.text}",
                 f"hpcdash cancel {outcome.job_id} ends it",
             )
 
@@ -427,7 +430,7 @@ def run_inside(
         )
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
-        raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the script.")
+        raise UsageError("submit is disabled: hpcdash is read-only", "--dry-run shows the script.")
     source = None
     content = b""
     if script.endswith(REQUEST_ENDING):
@@ -478,7 +481,7 @@ def run_inside(
                 print_notes(error.message)
             else:
                 run = next((known for known in runs if known.name == staged.name), None)
-                text = outcome.text if run else "it was not delivered"
+                text = outcome.text if run else "the run was not delivered"
                 outcome = replace(outcome, done=run is not None, text=text)
         if form == "json":
             answer = {
@@ -493,7 +496,7 @@ def run_inside(
             print_notes(
                 f"run {run.number} of job {allocation.job_id} "
                 f"{format_place(allocation, runs, run)}",
-                f"its log: hpcdash log {job} --run {run.number} -f",
+                f"log: hpcdash log {job} --run {run.number} -f",
             )
         else:
             print_notes(f"{title}: {outcome.text}")

@@ -127,7 +127,7 @@ def run_stub(script: str, at: str | None) -> None:
     """Print a stub of a script that reads `at`, by default the script's own file."""
     if at is None and script == "-":
         raise UsageError(
-            "a stub needs the path of the script; stdin has none", "Specify it with --at PATH."
+            "a stub needs a script path, and stdin has none", "Specify it with --at PATH."
         )
     text = read_script(script).decode("utf-8", "surrogateescape")
     stub = stub_script(text, at or str(Path(script).resolve()))

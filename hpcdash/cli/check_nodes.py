@@ -47,7 +47,7 @@ def run_check_nodes(
     """Check nodes; exits with 1 if a check failed or its result is unknown."""
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
-        raise UsageError("check-nodes is refused: hpcdash is read-only", "It would submit a job.")
+        raise UsageError("check-nodes is disabled: hpcdash is read-only", "It would submit a job.")
     names = _names(checks)
     seconds = _limit(limit)
     if not common.yes:
@@ -123,8 +123,8 @@ async def _submit(
     with _stored():
         await asyncio.to_thread(records.submitted, check)
     print_notes(
-        f"job {check.job_id} checks {', '.join(job.nodes)}; you can interrupt this, and see the "
-        "result in the dashboard"
+        f"job {check.job_id} checks {', '.join(job.nodes)}; if interrupted, the job continues "
+        "and the dashboard shows the result"
     )
     return check, ""
 

@@ -154,7 +154,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
         if backend in NAMES:
             fields.setdefault("backend", backend)
     write_cluster(path, name, fields)
-    print(f"{name} is in {path}")
+    print(f"added {name} to {path}")
     print(f"open it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
 
 

@@ -111,7 +111,7 @@ def _runs_options(since: str) -> Decorator:
             "--account", default="", metavar=names, help="Jobs charged to these accounts."
         ),
         click.option(
-            "--queue", default="", metavar=names, help="Jobs of these queues (partitions)."
+            "--queue", default="", metavar=names, help="Jobs in these queues (partitions)."
         ),
         click.option(
             "--state",
@@ -163,7 +163,7 @@ def history(
 @click.command()
 @click.argument("job")
 @_FORMAT
-@click.option("--steps", is_flag=True, help="List the job's steps and what each used.")
+@click.option("--steps", is_flag=True, help="List the job's steps and their usage.")
 @click.option(
     "--sooner",
     is_flag=True,
@@ -247,7 +247,7 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.option(
     "--leftovers",
     is_flag=True,
-    help="List your ended jobs' processes; offer to end them.",
+    help="List processes left by your jobs; offer to end them.",
 )
 @click.option(
     "--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node."
@@ -290,7 +290,7 @@ def top(common: CommonOptions, **given: Any) -> None:
     metavar="N|NAME",
     help="Node: its name, or its index in the job's list.",
 )
-@click.option("--outside", is_flag=True, help="Stay outside the job's container.")
+@click.option("--outside", is_flag=True, help="Do not enter the job's container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
     """Open a shell, or run a command, inside a running job.
@@ -357,7 +357,7 @@ def metrics(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--diff", metavar="JOB", help="Show the differences from another job's script.")
+@click.option("--diff", metavar="JOB", help="Diff against another job's script.")
 @click.option("--explain", is_flag=True, help="Explain each directive.")
 @common_options
 def script(common: CommonOptions, **given: Any) -> None:
@@ -375,7 +375,7 @@ def script(common: CommonOptions, **given: Any) -> None:
     type=click.Choice(["run", "array", "name"]),
     default="run",
     show_default=True,
-    help="Rows: runs, arrays or job names.",
+    help="Group by run, array or job name.",
 )
 @click.option(
     "--sooner",
@@ -517,7 +517,7 @@ def _switch_command(kind: str, text: str) -> click.Command:
     )
     @click.option("--clear", is_flag=True, help="Clear the switch: remove its file.")
     @click.option(
-        "--status", is_flag=True, help="Report whether it is set, by whom, and its effect."
+        "--status", is_flag=True, help="Show whether it is set, who set it, and its effect."
     )
     @click.option("--forget", is_flag=True, help="Forget an earlier --path.")
     @_FORMAT
@@ -544,7 +544,7 @@ def _switch_command(kind: str, text: str) -> click.Command:
 @click.option(
     "--throttle", metavar="N", help="Max array tasks at once; 0 means no limit (Slurm only)."
 )
-@click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
+@click.option("--comment", metavar="TEXT", help="Comment, also for running jobs (not on PBS).")
 @_FORMAT
 @common_options
 def alter(
@@ -676,7 +676,7 @@ _STORAGE_ROOT = click.option(
 )
 @_PLAIN
 @click.option("--in", "inside", metavar="JOB", help="Run in an allocation (see hpcdash alloc).")
-@click.option("--best", is_flag=True, help="Submit where it starts first (asks).")
+@click.option("--best", is_flag=True, help="Submit where it starts first, after confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @_FORMAT
 @common_options
@@ -714,7 +714,7 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.option("--queue", default="", metavar="NAME", help="Queue (partition).")
 @click.option("--account", default="", metavar="NAME", help="Account to charge.")
 @click.option("--name", default="", metavar="NAME", help="Name of the job.")
-@click.option("--keep", is_flag=True, help="Keep the allocation when this command ends.")
+@click.option("--keep", is_flag=True, help="Keep the allocation when this command exits.")
 @click.option(
     "--idle-limit",
     metavar="TIME",
@@ -763,7 +763,7 @@ def show_chain(common: CommonOptions, job: str, form: str) -> None:
 
 @click.command("stub")
 @click.argument("script")
-@click.option("--at", metavar="PATH", help="Path of SCRIPT on the cluster [default: its path here]")
+@click.option("--at", metavar="PATH", help="Path of SCRIPT on the cluster [default: same as here]")
 def stub(script: str, at: str | None) -> None:
     """Print a stub that runs SCRIPT when its job starts.
 
@@ -776,9 +776,9 @@ def stub(script: str, at: str | None) -> None:
 
 @click.command()
 @click.option("--account", metavar="NAME", help="Account that submits for others [default: yours]")
-@click.option("--group", metavar="GROUP", help="Group whose members it submits as.")
+@click.option("--group", metavar="GROUP", help="Group of users it may submit for.")
 @_SCHEDULER
-@click.option("--bin", "bin_folder", metavar="DIR", help="Folder of its commands: /opt/slurm/bin")
+@click.option("--bin", "bin_folder", metavar="DIR", help="Folder with its commands: /opt/slurm/bin")
 @_STORAGE_ROOT
 @click.option(
     "--env-file",
@@ -861,12 +861,12 @@ def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
 
 @click.command()
 @click.argument("source", required=False, default="", metavar="[REQUEST.toml | SCRIPT]")
-@click.option("--like", default="", metavar="JOB", help="A job as large as this one.")
+@click.option("--like", default="", metavar="JOB", help="Same size as this job.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs in total.")
 @click.option("--gpu-type", default="", metavar="NAME", help="GPU type: a100.")
 @click.option("--gpu-mem", default="", metavar="SIZE", help="Memory of each GPU: 40G.")
 @click.option(
-    "--needs", default="", metavar="FORMATS", help="Number formats of the GPUs: bf16,fp8."
+    "--needs", default="", metavar="FORMATS", help="Number formats the GPUs support: bf16,fp8."
 )
 @click.option(
     "--cpus", type=click.IntRange(min=1), metavar="N", help="CPUs in total, without GPUs."
@@ -878,7 +878,7 @@ def storage(common: CommonOptions, paths: tuple[str, ...], form: str) -> None:
 @click.option("--queue", default="", metavar="NAME", help="Only this queue.")
 @click.option("--account", default="", metavar="NAME", help="Only this account.")
 @click.option("--qos", default="", metavar="NAME", help="Only this QoS.")
-@click.option("--all", "refused", is_flag=True, help="List the places that would refuse it, too.")
+@click.option("--all", "refused", is_flag=True, help="Also list places that would refuse it.")
 @_ROW_FORMAT
 @common_options
 def where(
@@ -971,7 +971,7 @@ def share() -> None:
 
 @share.command("run")
 @click.argument("pool")
-@click.option("--once", is_flag=True, help="Exit once nothing has to start or stop, for cron.")
+@click.option("--once", is_flag=True, help="Exit when there is nothing to start or stop, for cron.")
 @click.option(
     "--for",
     "limit",
@@ -1039,7 +1039,7 @@ _wish_command("stop", "Stop your task for good.")
     "name",
     default="",
     metavar="NAME",
-    help="Pool of the configuration: nodes, quotas, rules.",
+    help="Pool from the configuration: nodes, quotas, rules.",
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the pool.")
 @click.option(
@@ -1201,9 +1201,9 @@ def launches_list(common: CommonOptions, **given: Any) -> None:
     "--older-than",
     metavar="TIME",
     default="",
-    help="Only launches that ended this long ago: 12h, 14d.",
+    help="Minimum time since the launch ended: 12h, 14d.",
 )
-@click.option("--failed", is_flag=True, help="Also launches whose job did not complete.")
+@click.option("--failed", is_flag=True, help="Also launches with jobs that did not complete.")
 @click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @_FORMAT
 @common_options
@@ -1280,7 +1280,7 @@ def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
 @clusters.command("add")
 @click.argument("name")
 @click.option("--title", help="Display name.")
-@click.option("--path", help="Folder of its commands: /opt/slurm/bin")
+@click.option("--path", help="Folder with its commands: /opt/slurm/bin")
 @click.option("--user", help="Your user name on the cluster.")
 @click.option("--force", is_flag=True, help="Add it even if it cannot be reached.")
 @common_options

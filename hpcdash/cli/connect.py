@@ -30,7 +30,7 @@ def run_connect(
 ) -> None:
     """Run a shell or a command, and exit with its status."""
     if chosen_site(common).is_read_only:
-        raise UsageError("connect is refused: hpcdash is read-only")
+        raise UsageError("connect is disabled: hpcdash is read-only")
 
     async def work(session: ClusterSession) -> int:
         # Checked before any query to the cluster or prompt to the person.
@@ -58,7 +58,7 @@ def run_connect(
             if descriptor is None:
                 status = await _run_to_pipes(plan)
             else:
-                print_notes(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
+                print_notes(f"{plan.title} on {session.store.title}; {ESCAPE_HELP}")
                 print_notes(*plan.notes)
                 status = await plan.transport.interact(plan.argv, Terminal(descriptor))
             print_notes(await explain_end(session.store, plan, status))
@@ -108,5 +108,5 @@ async def _run_to_pipes(plan: ShellPlan) -> int | None:
         raise unread.result()
     result = running.result()
     if result.truncated:
-        print_notes(f"its stderr was cut at {format_memory(len(result.stderr))}")
+        print_notes(f"stderr was truncated at {format_memory(len(result.stderr))}")
     return result.status

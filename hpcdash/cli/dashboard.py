@@ -70,7 +70,7 @@ def run_outside(program: str, file: Path) -> str:
         status = subprocess.call([*parts, str(file)], env=environment)
     except OSError as error:
         return f"{parts[0]}: {error.strerror}"
-    return f"{parts[0]} ended with status {status}" if status else ""
+    return f"{parts[0]} exited with status {status}" if status else ""
 
 
 def _command_arguments(program: str) -> list[str]:
@@ -210,7 +210,7 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     # Actions have no effect there, and do not belong in the journal.
     common = replace(common, read_only=True)
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
-    notice = "a recording: nothing changes, no watchdogs"
+    notice = "recording: read-only, no watchdogs"
     leave_app(
         asyncio.run(show_app(common, settings, [session], UiPrompter(), view=view, notice=notice))
     )

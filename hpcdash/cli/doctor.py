@@ -214,7 +214,9 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
     if store.backend.name == EMBEDDED:
         notify(
             Check(
-                "scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"
+                "scheduler",
+                True,
+                f"{store.backend.title}, {probe.version}, logged in as {probe.user}",
             )
         )
         for check in await asyncio.to_thread(queue_checks, queue_folder()):
@@ -225,15 +227,15 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
         return True
     dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
     cluster = probe.cluster or "unnamed"
-    user = f", you are {probe.user}" if probe.user else ""
+    user = f", logged in as {probe.user}" if probe.user else ""
     notify(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{user}"))
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
     if probe.commands:
         detail = f"missing: {', '.join(missing)}" if missing else found
-        notify(Check("commands", not missing, detail, "Ask the site for them."))
+        notify(Check("commands", not missing, detail, "Ask the site's administrators for them."))
     if probe.controller_answers is not None:
-        step = "Running jobs continue. Wait, or tell the site's administrators."
+        step = "Running jobs continue. Wait, or notify the site's administrators."
         detail = "answers" if probe.controller_answers else "does not respond"
         if probe.is_scheduling is False:
             detail = "responds, but scheduling is off: no jobs start"
@@ -289,7 +291,7 @@ def clock_check(
         step = "This machine's clock is not synchronized. Enable NTP: timedatectl set-ntp true"
     elif is_synced_there is False and is_synced_here is not False:
         step = (
-            "The cluster's clock is not synchronized (timedatectl there). Tell the site's "
+            "The cluster's clock is not synchronized (timedatectl there). Notify the site's "
             "administrators."
         )
     else:
@@ -336,7 +338,7 @@ def queue_checks(folder: Path) -> list[Check]:
         return [*checks, _failed("slots", error)]
     found = (
         f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs; {machine.grace_seconds:g} s from "
-        "TERM to KILL"
+        "SIGTERM to SIGKILL"
     )
     checks.append(Check("slots", True, f"{found} (set in [embedded])"))
     if not machine.gpu_ids and shutil.which("nvidia-smi"):
@@ -415,7 +417,7 @@ async def _accounts_check(store: ClusterStore) -> Check | None:
         return Check(
             "accounts",
             True,
-            f"{store.user} has none; if the site requires one, your jobs are refused",
+            f"{store.user} has no account; if the site requires one, it rejects your jobs",
         )
     names = [f"{offer.name} (default)" if offer.is_default else offer.name for offer in offers]
     return Check("accounts", True, ", ".join(names))

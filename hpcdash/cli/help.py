@@ -136,16 +136,16 @@ EXIT_STATUS = """\
 0  done
 1  refused by the scheduler, or not found; the scheduler's message is on stderr
 2  wrong usage or configuration, with the file, line and key
-3  the cluster could not be reached: what was tried, and what to do
+3  the cluster could not be reached; stderr shows what was tried and what to do
 """
 FILTERS = """\
-All words and conditions of a filter must match. `or` and parentheses work.
+All words and conditions in a filter must match. `or` and parentheses work.
 
   word                   in the name, ID, user or queue
-  !word                  nowhere in the row
+  !word                  not in the row
   state:failed,timeout   one of these values
   state!:failed          none of them
-  gpus>=4  limit>2h      numbers, with units as you write them
+  gpus>=4  limit>2h      numbers, with their usual units
   memory_bytes>16G
   name~^exp              a regular expression
   user:me                your own

@@ -32,7 +32,7 @@ from hpcdash.transport.base import Prompt, PromptField, Transport
 from hpcdash.transport.prompter import TerminalPrompter
 
 _WITH_STATUS = 'end=$1; shift; "$@" 2>&1; printf "%s%s\\n" "$end" "$?"'
-_LOGIN_TITLE = "The login of an image registry"
+_LOGIN_TITLE = "Image registry login"
 _IMAGES_IN_CACHE = "hpcdash/images"
 
 
@@ -80,7 +80,7 @@ def _run(
     site = chosen_site(common)
     if changes and site.is_read_only:
         raise UsageError(
-            "images is refused: hpcdash is read-only", "`hpcdash images list` still works."
+            "images is disabled: hpcdash is read-only", "`hpcdash images list` still works."
         )
     if not requested.create and requested.runtime is not Runtime.ENROOT:
         raise UsageError(
@@ -167,7 +167,7 @@ async def _find_program(transport: Transport, programs: tuple[str, ...]) -> tupl
     lines = answer.stdout.decode("utf-8", "surrogateescape").split("\n")
     if answer.status or len(lines) < 3:
         raise CommandError(
-            f"{transport.name} did not answer like a shell: {excerpt(answer.stderr)}"
+            f"{transport.name} did not respond like a shell: {excerpt(answer.stderr)}"
         )
     return lines[0], lines[1], lines[2]
 
@@ -228,7 +228,7 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
     """
     site = chosen_site(common)
     if site.is_read_only:
-        raise UsageError("images login is refused: hpcdash is read-only")
+        raise UsageError("images login is disabled: hpcdash is read-only")
 
     async def work(session: ClusterSession) -> str:
         transport = session.store.transport

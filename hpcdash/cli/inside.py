@@ -106,7 +106,7 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
     try:
         answer, session = with_session(common, work)
     except Declined:
-        print_notes("nothing was ended")
+        print_notes("no process was ended")
         return
     _print_answer(answer, session, job, ["leftovers"], form)
 
@@ -149,7 +149,7 @@ def run_stacks(common: CommonOptions, job: str) -> None:
     if problems:
         sys.stdout.flush()
         raise SchedulerRefused(
-            "some of the job's nodes did not answer",
+            "some of the job's nodes did not respond",
             "Try again.",
             output=visible("; ".join(problems)),
         )

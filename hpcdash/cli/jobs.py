@@ -202,7 +202,7 @@ def run_everywhere(
             entry["rejected_rows"] = len(snapshot.rejected)
         if answer.error is not None:
             age = "" if snapshot is None else format_age(now - snapshot.taken_at)
-            old = f"; its jobs are {age} old" if age else ""
+            old = f"; showing jobs from {age} ago" if age else ""
             print_notes(f"{answer.session.name}: {answer.error.message}{old}")
         entries.append(entry)
     table = query.apply(join_jobs(tables), requested, now)
@@ -257,7 +257,7 @@ def exit_if_none_answered(errors: Sequence[HpcdashError | None]) -> None:
 
 def warn_rejected(rows: Iterable[str]) -> None:
     """Print the rows that could not be read to stderr."""
-    print_notes(*(f"a row could not be read: {row}" for row in rows))
+    print_notes(*(f"unreadable row: {row}" for row in rows))
 
 
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
@@ -328,7 +328,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     if steps:
         if facts.steps is None or not facts.steps.num_rows:
             raise facts.errors.get(Part.STEPS) or HpcdashError(
-                f"no steps are recorded for job {visible(facts.job_id)}",
+                f"no steps recorded for job {visible(facts.job_id)}",
                 "A job has steps once it has started.",
             )
         named = [*map(format_step, facts.steps.to_pylist())]

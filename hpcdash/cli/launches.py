@@ -47,7 +47,7 @@ def run_prune(
     """Remove unneeded folders of launches after a confirmation; exits with 1 if one stays."""
     if not dry_run and chosen_site(common).is_read_only:
         raise UsageError(
-            "launches prune is refused: hpcdash is read-only", "--dry-run still works."
+            "launches prune is disabled: hpcdash is read-only", "--dry-run still works."
         )
     if not (dry_run or common.yes):
         require_prompt("launches prune")
@@ -62,10 +62,10 @@ def run_prune(
             out = sys.stdout if dry_run and form != "json" else sys.stderr
             print(_table(unneeded, session.store.clock.now()), end="", file=out, flush=True)
             if not unneeded:
-                print("No folder to remove." if found else _NO_FOLDERS, file=sys.stderr)
+                print("No folders to remove." if found else _NO_FOLDERS, file=sys.stderr)
             for launch in found:
                 if reason := clip(visible(launch.reason_to_stay), _MAX_REASON_LETTERS):
-                    print(f"kept: {visible(launch.record.folder)}: {reason}", file=sys.stderr)
+                    print(f"kept {visible(launch.record.folder)}: {reason}", file=sys.stderr)
         if dry_run:
             return session, found, {}, (0, 0)
         if unneeded and not common.yes:
@@ -90,7 +90,7 @@ def run_prune(
             print(f"removed {unused} of the job library: {_format_size(kib)}")
     for folder, reason in reasons.items():
         if reason:
-            print_notes(f"{folder} stays: {reason}")
+            print_notes(f"{folder} was not removed: {reason}")
     sys.stdout.flush()
     if any(reasons.values()):
         sys.exit(EXIT_REFUSED)

@@ -312,14 +312,14 @@ class LogFollower(FollowedFile):
             self.has_moved = False
             if self.offset == 0 or (self._is_copy and check.size >= self.offset):
                 return False
-            self.report(f"{place}, from its start:")
+            self.report(f"{place}, from the start:")
             return True
         if change is FileChange.REPLACED:
-            self.report(f"{place} was replaced by another file; from its start:")
+            self.report(f"{place} was replaced by another file; from the start:")
             return True
         if change is FileChange.TRUNCATED:
             sizes = f"from {size_before} to {check.size} bytes"
-            self.report(f"{place} was truncated {sizes}; from its start:")
+            self.report(f"{place} was truncated {sizes}; from the start:")
             return True
         if change is FileChange.APPEARED:
             self.report(f"{place} is back")
@@ -408,7 +408,7 @@ class _RunLog:
         if self._run.started_at is None and not (follows and await self._wait_for_start()):
             state = "has not started"
             if not self._is_open:
-                state = "was never started: the allocation has ended"
+                state = "never started: the allocation has ended"
             print_notes(f"run {self._number} of job {self._job} {state}")
             return
         chunk = await file.read_end(SMALL_BYTES)
@@ -475,7 +475,7 @@ def _open_file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
     if path is None:
         raise HpcdashError(
             f"The log path of job {place.job_id} is unknown: "
-            f"{visible(files.note) or 'it is not reported'}."
+            f"{visible(files.note) or 'not reported'}."
         )
     if files.note:
         print_notes(files.note)
@@ -544,7 +544,9 @@ class _JobLog:
             print_notes(f"{self._stream}: {check.problem}; waiting for it")
         elif check.is_missing:
             why = f"the job is {self._state}" if self._state in WAITING else check.problem
-            print_notes(f"{self._stream} will be in {self._file.place}: {why}; waiting for it")
+            print_notes(
+                f"{self._stream} will be written to {self._file.place} ({why}); waiting for it"
+            )
         else:
             raise self._unreadable(check)
         while True:

@@ -252,7 +252,7 @@ def main() -> None:
             )
             _discard_output()
         elif isinstance(error, FileNotFoundError) and not _has_current_folder():
-            _print_error("the current folder no longer exists\nGo to another one: cd")
+            _print_error("the current folder no longer exists\nChange to another folder: cd")
         else:
             _print_error(f"internal error of hpcdash: {type(error).__name__}: {error}")
             if _is_source_tree():

@@ -122,7 +122,9 @@ def run_metrics(
             is_limited = is_chart and not follow
             is_whole = await run.read_whole(progressed, CHART_SECONDS if is_limited else None)
         if not is_whole and run.run.names:
-            print_notes(f"the newest {_format_progress(run)} were read; --format csv reads all")
+            print_notes(
+                f"only the newest {_format_progress(run)} were read; --format csv reads all"
+            )
         await asyncio.to_thread(output.write)
 
     async def guarded(session: ClusterSession) -> None:
@@ -265,7 +267,7 @@ def _require_job(job: str, file: str) -> None:
         if not file and any(sign in job for sign in "./~"):
             text = shlex.join(("hpcdash", "metrics", "--file", job))
             raise UsageError(
-                f"{job!r} is not a job", f"For the metrics in a file: {text}"
+                f"{job!r} is not a job ID", f"For the metrics in a file: {text}"
             ) from None
 
 
@@ -365,7 +367,7 @@ def _next_step(run: WatchedRun, where: str) -> str:
         return f"The job is {state}: its metrics appear once it runs. -f waits for it."
     if state not in ENDED:
         return (
-            "The job may not have written any metrics yet: -f waits for it. --file reads a "
+            "The job may not have written any metrics yet: -f waits for them. --file reads a "
             "separate metrics file."
         )
     if not run.has_files:
@@ -461,13 +463,12 @@ class ComingRows:
         if len(run.attempts) > self._attempts:
             self._attempts = len(run.attempts)
             messages.append(
-                f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped"
+                f"the run restarted: repeated rows up to {self._axis} {self._last:g} are skipped"
             )
         if run.axes()[0] != self._axis and self._axis not in self._announced:
             self._announced.add(self._axis)
             messages.append(
-                f"the log no longer reports {self._axis}: nothing more is written; start again "
-                "with -f"
+                f"the log no longer reports {self._axis}: output stopped; run it again with -f"
             )
         return messages
 

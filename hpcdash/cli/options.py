@@ -58,13 +58,13 @@ def common_options(function: F) -> F:
     """Add the common options to a click command, whose function gets them as `common`."""
     common_option = partial(click.option, cls=_CommonOption)
     options = [
-        common_option("--cluster", metavar="NAME", help="Cluster of the configuration."),
+        common_option("--cluster", metavar="NAME", help="Cluster from the configuration."),
         common_option(
             "--ssh",
             metavar="[USER@]HOST[:PORT]",
-            help="Login node, or a Host of ~/.ssh/config.",
+            help="Login node, or a Host in ~/.ssh/config.",
         ),
-        common_option("--local", is_flag=True, help="The scheduler of this machine."),
+        common_option("--local", is_flag=True, help="This machine's scheduler."),
         *(
             common_option(
                 f"--{name}", metavar="URL", help=f"URL of a {name.capitalize()} dashboard."

@@ -46,8 +46,8 @@ def run_render(
     notes = []
     if requested.slots and requested.slot_type is None:
         notes.append(
-            'slots are assumed to be GPUs, as no cluster is queried; set slot_type = "cpu" for CPU '
-            "cores"
+            'no cluster was queried: slots are assumed to be GPUs; set slot_type = "cpu" for '
+            "CPU cores"
         )
     place = Place(uid)
     if root:
@@ -56,32 +56,32 @@ def run_render(
         except UsageError as error:
             raise source.with_file_line(error) from None
         notes.append(
-            f"its files and logs go to {place.folder}: create that folder on the cluster before "
-            "you submit"
+            f"the job's files and logs go to {place.folder}: create that folder on the cluster "
+            "before you submit"
         )
         if secrets := ", ".join(secret_variables(requested)):
             notes.append(
-                f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit "
-                "creates"
+                f"the script reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash "
+                "submit creates"
             )
         if has_library(requested, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
             notes.append(
-                f"it imports hpcdash.job from {path}: create that file with python -m "
+                f"the script imports hpcdash.job from {path}: create that file with python -m "
                 "hpcdash.job.zip"
             )
         if requested.call is not None and (names := call_names(requested.call)):
             notes.append(
-                f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash "
-                "submit creates"
+                f"the script reads its arguments from {' and '.join(names)} in that folder, "
+                "which hpcdash submit creates"
             )
     else:
-        notes.append("its logs go to the folder you submit it from (--storage-root changes that)")
+        notes.append("logs go to the folder you submit from (--storage-root changes that)")
     if source.script is not None:
         name = staged_name(source.script.name, requested.site.run_as)
         staged = f"{place.folder}/{name}" if root else str(source.script)
         place = replace(place, script=staged)
-        notes.append(f"it runs {staged}, which must exist on the cluster")
+        notes.append(f"the script runs {staged}, which must exist on the cluster")
     try:
         if requested.files:
             code = find_code_files(requested.files, source.folder, site.launch.files_limit)

@@ -123,7 +123,8 @@ def run_simulate(
     screen.write(lines if screen.has_unicode else as_ascii(lines))
     if outcomes[0].never_run:
         print(
-            "hpcdash: tasks that never run request more nodes than exist or than the quota allows",
+            "hpcdash: some tasks never run: they request more nodes than the pool has or the "
+            "quota allows",
             file=sys.stderr,
         )
 
@@ -136,7 +137,7 @@ def _parse_quota(text: str) -> dict[tuple[str, Priority], int]:
         return {(user or EVERYONE, parse_priority(level)): int(amount)}
     except ValueError:
         raise UsageError(
-            f"--quota {visible(text)} cannot be read", "Use USER:PRIORITY=NODES, as in *:HIGH=8"
+            f"--quota {visible(text)} is not valid", "Use USER:PRIORITY=NODES, such as *:HIGH=8"
         ) from None
 
 
@@ -144,7 +145,7 @@ def _configured_pool(common: CommonOptions, name: str) -> PoolSettings:
     settings = load_settings(common.config)
     if name not in settings.share:
         raise UsageError(
-            f"there is no [share.{visible(name)}] in the configuration",
+            f"no [share.{visible(name)}] in the configuration",
             "Define it with nodes = … and quotas.",
         )
     return settings.share[name]
@@ -177,8 +178,8 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     site = chosen_site(common)
     if site.cluster.transport != "local":
         raise UsageError(
-            "a pool is coordinated on its own cluster, where its tasks' files are",
-            "Add --local there.",
+            "a pool must be coordinated on its own cluster, where the task files are",
+            "Run it there, with --local.",
         )
 
     async def work(session: ClusterSession) -> None:
@@ -186,16 +187,15 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         await store.open()
         if not store.backend.detail.holds_requeued:
             raise UsageError(
-                f"{store.backend.title} cannot share a pool: it cannot requeue and hold a job"
+                f"{store.backend.title} does not support shared pools: it cannot requeue and "
+                "hold a job"
             )
         if pool.node_list and store.backend.is_embedded:
             raise UsageError(
                 "node_list: this machine is the embedded queue's only node", "Remove it."
             )
         if pool.coordinator not in ("", store.user):
-            raise UsageError(
-                f"{pool.coordinator} coordinates pool {name}, and this is {store.user}"
-            )
+            raise UsageError(f"{pool.coordinator} coordinates pool {name}, not {store.user}")
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
         database = ShareDatabase(pool_folder(name))
         try:
@@ -282,7 +282,7 @@ def _session_pool(session: ClusterSession, name: str) -> PoolSettings:
             f"no shared pool on {visible(session.name)}",
             "[share.NAME] in the configuration defines one: docs/share.md.",
         )
-    text = f"there is no pool {visible(name)}" if name else "there are several pools"
+    text = f"no pool {visible(name)}" if name else "several pools exist"
     raise UsageError(text, f"Choose one: {', '.join(pools)}.")
 
 
@@ -352,7 +352,7 @@ def run_wish(
 
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
-        raise UsageError(f"share {wish} is refused: hpcdash is read-only")
+        raise UsageError(f"share {wish} is disabled: hpcdash is read-only")
     try:
         requested = None if priority is None else parse_priority(priority)
     except ValueError as error:
@@ -410,7 +410,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         ]
         yield from align_cells(rows)
     else:
-        yield "no quota: this pool does not run tasks"
+        yield "no quotas: this pool runs no tasks"
     rows = [
         (
             "ID",
@@ -445,7 +445,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
     if pool.tasks:
         yield from ("", *align_cells(rows))
     if pool.tasks_left_out:
-        yield f"{pool.tasks_left_out} more wait behind these"
+        yield f"{pool.tasks_left_out} more are waiting"
     if interruptions := pool.interruptions()[:_MAX_INTERRUPTIONS]:
         yield from ("", "INTERRUPTED")
         for task, run, ended_at in interruptions:

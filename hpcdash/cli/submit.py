@@ -121,7 +121,7 @@ def _bytes(path: str, named: str) -> bytes:
         ) from error
     if len(content) > MAX_REQUEST_BYTES:
         raise ConfigError(
-            f"more than {MAX_REQUEST_BYTES >> 20} MiB: check that it is a request file", file=named
+            f"more than {MAX_REQUEST_BYTES >> 20} MiB; check that it is a request file", file=named
         )
     return content
 
@@ -255,7 +255,7 @@ def run_submit(
     """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
-        raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the command.")
+        raise UsageError("submit is disabled: hpcdash is read-only", "--dry-run shows the command.")
     # Options of the scheduler, then the script's own arguments after another `--`.
     options = tuple(arguments)
     own_arguments: tuple[str, ...] = ()
@@ -277,12 +277,12 @@ def run_submit(
         )
         if chain > 1 and submission.request.is_task:
             raise UsageError(
-                "--chain: a task of a shared pool already continues until it is done",
+                "--chain: a shared-pool task already continues until it is done",
                 "Remove --chain.",
             )
     elif plain:
         raise UsageError(
-            "--plain is for a request: a batch script is submitted unchanged", "Remove --plain."
+            "--plain is for requests: a batch script is submitted unchanged", "Remove --plain."
         )
     else:
         name = Path(script).name if script != "-" else "stdin"
@@ -336,9 +336,9 @@ async def _with_best_place(
         raise error
     place = answer.places[0] if answer.places else None
     if place is None or place.accepts is False:
-        reason = place.reason if place is not None else "no queue is known"
+        reason = place.reason if place is not None else "no known queues"
         raise UsageError(
-            f"no place takes it: {reason}", "`hpcdash where FILE --all` shows every place."
+            f"no place accepts it: {reason}", "`hpcdash where FILE --all` shows every place."
         )
     is_known = place.starts_in(session.store.clock.now()) is not None
     start = place.format_start(session.store.clock.now()) if is_known else "at an unknown time"
@@ -378,7 +378,7 @@ async def _run_dry(
     planned = await submission.plan(session, (), None)
     print_notes(*planned.notes)
     if chain > 1:
-        print_notes(f"the first of a chain of {chain}: each job waits for the previous one to end")
+        print_notes(f"first of a chain of {chain}: each job waits for the previous one to end")
     if form != "json":
         print_dry(planned, in_full=in_full)
         return
@@ -526,7 +526,7 @@ class SubmissionRun:
                 Recents(folder).remember, store.name, *recent, store.clock.now()
             )
         except StateUnusable as error:
-            print_notes(f"it was not saved as a recent submission: {error.message}")
+            print_notes(f"not saved as a recent submission: {error.message}")
 
 
 def print_commands(verb: str, cluster: str, plan: Plan) -> None:
@@ -601,7 +601,7 @@ def read_script(path: str, *, is_program: bool = True) -> bytes:
         raise UsageError(f"{path}: {error.strerror}", "Check the path.") from error
     if len(content) > MAX_SCRIPT_BYTES:
         raise UsageError(
-            f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: check that it is a batch script"
+            f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB; check that it is a batch script"
         )
     if is_program and not content.startswith(b"#!"):
         raise _no_interpreter(path)

@@ -38,7 +38,7 @@ def run_sudoers(
     if not root:
         # A home is closed to the accounts used for submission; run_as requires a folder too.
         raise UsageError(
-            "no folder for launches is set",
+            "no launch folder is set",
             "Use --storage-root DIR, or set storage_root in [launch].",
         )
     if program:
@@ -93,7 +93,9 @@ def _refuse_swappable(root: str) -> None:
     """Raise UsageError where another user could redirect root's own `install -d` by a link."""
     spot = find_weak_spot(root, is_roots=True)
     if spot is not None:
-        problem = "is a link" if spot.is_link else "can be changed by users other than root"
+        problem = (
+            "is a symbolic link" if spot.is_link else "can be changed by users other than root"
+        )
         raise UsageError(
             f"{root} cannot be the storage root: {spot.path} {problem}",
             "Use the real path of a folder that root owns, along with every folder above it.",
@@ -120,6 +122,6 @@ def _warn_system_accounts(group: str) -> None:
             system_accounts.append(f"{name} (uid {uid})")
     if system_accounts:
         print_notes(
-            f"the members of {group} include system accounts, and the rules allow them: "
+            f"group {group} includes system accounts, which the rules would allow: "
             f"{', '.join(system_accounts)}. Remove them from the group, or use another group."
         )

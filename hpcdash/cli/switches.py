@@ -40,9 +40,7 @@ from hpcdash.services.switches.tracker import SwitchRefused, SwitchTracker
 _COMMAND_LETTERS = 2000
 SwitchVerb = Literal["drop", "clear", "status", "forget"]
 SwitchResults = tuple[list[SwitchTracker], list[Outcome], ClusterSession]
-_NOBODY_LEFT = (
-    "no running or pending job is known to use it, and a job that starts later would see it"
-)
+_NOBODY_LEFT = "no known running or pending job uses it, but a job that starts later would see it"
 
 
 def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, debug: bool) -> None:
@@ -67,7 +65,9 @@ def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, deb
         running = count_jobs(row for row in tracker.living if row["state"] in ACTIVE)
         cautions.append(format_shared(switch.kind, running))
     if plan.request.verb is Verb.KILL_SWITCH:
-        cautions.append("it stays until you clear it (--clear): jobs that start later exit at once")
+        cautions.append(
+            "the switch stays set until you clear it (--clear): jobs that start later exit at once"
+        )
     command = plan.commands[0]
     commands = [command.text, *(shlex.join(command.argv).split("\n") if debug else ())]
     lines = [
@@ -225,7 +225,7 @@ def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> Switc
     if forget and (path or clear or status):
         raise UsageError(
             "--forget cannot be combined with other switch options",
-            "It forgets the path given earlier.",
+            "--forget clears the path given earlier.",
         )
     if forget:
         return "forget"
@@ -262,7 +262,7 @@ async def _find_switches(
             if switch.problem:
                 is_own = switch.owner in ("", switches.store.user)
                 who = "" if is_own else f"Ask {visible(switch.owner)} which file it watches, and "
-                step = f"{who}give it with --path FILE; it is remembered for jobs of this name."
+                step = f"{who}specify it with --path FILE; it is remembered for jobs of this name."
                 raise UsageError(switch.problem, step[0].upper() + step[1:])
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:

@@ -400,7 +400,7 @@ def run_report(
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError(
             "--out requires --format csv or parquet",
-            "Use --html FILE for a page, > FILE for any other format.",
+            "Use --html FILE for a page, or redirect stdout for other formats.",
         )
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     options = replace(options, since=options.since or REPORT_SINCE)

@@ -84,8 +84,8 @@ def run_watch(
     missing = unready(notifiers)
     for notifier in missing:
         _complain(
-            f"{notifier.error.message}. {notifier.error.next_step} Until then {notifier.name} gets "
-            "no alerts; the rest continues."
+            f"{notifier.error.message}. {notifier.error.next_step} Until then {notifier.name} "
+            "gets no alerts; other recipients are not affected."
         )
     rings = not once and sys.stdout.isatty()
     if watch.is_configured and not trial and (text := no_recipients(watch, rings=rings)):
@@ -181,9 +181,7 @@ class _Watch:
         """Return the exit status of one round; otherwise run until interrupted."""
         if not once:
             names = ", ".join(session.store.title for session, _ in self._watched)
-            _print(
-                f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it"
-            )
+            _print(f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c stops")
         try:
             while True:
                 began = time.monotonic()
@@ -317,7 +315,7 @@ def run_cron(
     settings = load_settings(common.config)
     if action in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(
-            f"cron --{action} is refused: hpcdash is read-only", "--status still works."
+            f"cron --{action} is disabled: hpcdash is read-only", "--status still works."
         )
     if action == "remove" and not common.yes:
         require_prompt("cron --remove")
@@ -384,7 +382,7 @@ async def _remove(
     if not is_chosen and stands:
         if len(stands) > 1:
             raise UsageError(
-                f"several are installed: {', '.join(stand.name for stand in stands)}",
+                f"several cron jobs are installed: {', '.join(stand.name for stand in stands)}",
                 f"Choose one with --every {parse_interval(stands[0].label)}.",
             )
         stand = stands[0]
@@ -463,7 +461,7 @@ def _format_status(folder: str, stands: Sequence[CronStand], now: float) -> tupl
             ahead = starts.timestamp() - now if starts is not None else 0.0
             wait = f", for {format_age(ahead)}" if ahead > 0 else ""
             if wait and row["_expected_start_at"]:
-                wait += " by the scheduler's estimate"
+                wait += " (scheduler's estimate)"
             states.append(f"waits ({row['id']}{wait})")
         installed = "installed" if stand.is_installed else "moved away"
         state = " and ".join(states) or "not in the queue: it will not run again"

@@ -47,7 +47,7 @@ def read_shape(
     sizes = [name for name, value in options.items() if value and name in SIZE_OPTIONS]
     if shape is not None and sizes:
         raise UsageError(
-            f"--{sizes[0].replace('_', '-')}: {source or f'job {like}'} has its own size",
+            f"--{sizes[0].replace('_', '-')}: {source or f'job {like}'} already has a size",
             "Use a file, a job or the options.",
         )
     return build_shape(options, shape)

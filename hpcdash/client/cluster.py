@@ -446,7 +446,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             ending = "was not submitted"
             next_step = ""
             if outcome.done is None:
-                ending = "may have been submitted, and its answer was lost"
+                ending = "may have been submitted; the answer was lost"
                 next_step = "hpcdash journal --settle searches for it."
             reason = "; ".join(filter(None, (outcome.text, result.message)))
             raise HpcdashError(f"{request.name or 'the job'} {ending}: {reason}", next_step)

@@ -153,8 +153,8 @@ class SubmittedJob:
         """
         if not (self.launched.is_logged or self.result_path(None)):
             raise UsageError(
-                f"job {self.tracked.job_id} has no result: it does not call a function that was "
-                "submitted from here"
+                f"job {self.tracked.job_id} has no result: it was not submitted from here as a "
+                "function call"
             )
         requested = frozenset(indices)
         tracked = self.tracked
@@ -298,7 +298,7 @@ class SubmittedJob:
                 continue
             warning = ": reading a pickle runs the code in it" if other == PICKLE else ""
             raise UsageError(
-                f"job {self.job_id(index)} left its result as {other}, but {form} was requested",
+                f"job {self.job_id(index)} stored its result as {other}, but {form} was requested",
                 f'Use hpcdash.connect(…, result_format="{other}") to read it{warning}.',
             )
 
@@ -351,7 +351,7 @@ class Job(Generic[R_co]):
         """The file of the result on the cluster; raises UsageError if there will be none."""
         if path := self._unit.result_path(self._index):
             return path
-        raise UsageError(f"job {self.id} has no result to pass on: it does not call a function")
+        raise UsageError(f"job {self.id} has no result to pass on: it is not a function call")
 
     @property
     def status(self) -> str:

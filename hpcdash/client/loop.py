@@ -32,7 +32,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """
     if threading.current_thread() is _thread:
         work.close()
-        raise RuntimeError("this would wait for itself: call it from another thread")
+        raise RuntimeError("this call would deadlock here: call it from another thread")
     future = start_in_loop(work)
     try:
         return future.result()

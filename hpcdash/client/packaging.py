@@ -124,8 +124,8 @@ def refuse_import_time(function: Callable[..., Any]) -> None:
         if is_top and frame.f_code.co_filename == code.co_filename and not _is_below_an_if(frame):
             file = Path(code.co_filename).name
             raise UsageError(
-                f"{file}:{frame.f_lineno} submits {function.__name__} as {file} is imported, which "
-                "the job does too",
+                f"{file}:{frame.f_lineno} submits {function.__name__} when {file} is imported, "
+                "and the job imports it too",
                 'Move the submission below: if __name__ == "__main__":',
             )
         frame = frame.f_back

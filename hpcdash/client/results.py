@@ -154,7 +154,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
         if answer.status == _NOT_PRIVATE and not answer.stdout:
             raise UsageError(
                 f"{folder} is not your own folder with mode 0700, so results are not read from it",
-                "Check who may have written to it before you read it.",
+                "Check who else may have written to it before you read it.",
             )
         if answer.status and not answer.stdout:
             raise SchedulerRefused(
@@ -180,7 +180,7 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
             outcome.failure, job_id=job_id, state=state, may_unpickle=outcome.form == PICKLE
         )
     raise JobFailed(
-        f"job {job_id} left no result: {state.replace('_', ' ')}",
+        f"job {job_id} has no result: {state.replace('_', ' ')}",
         "Check its logs: job.logs(stderr=True), job.logs()",
         job_id=job_id,
         state=state,

@@ -93,7 +93,7 @@ def prepare(
         items = list(calls)
     if items is not None and not 1 <= len(items) <= MAX_TASKS:
         raise UsageError(
-            f"a map takes 1 to {MAX_TASKS} items, one per task of the array, not {len(items)}"
+            f"a map takes 1 to {MAX_TASKS} items, one per array task, not {len(items)}"
         )
     form = str(own.get("result_format", PICKLE))
     if cluster.logs_results:
@@ -108,7 +108,7 @@ def prepare(
     after = [*task.waits_for, *((job, "afterok") for job in jobs)]
     if jobs and cluster.logs_results:
         raise UsageError(
-            f"a job is an argument, and {cluster.title} does not store its result in a file",
+            f"a job is an argument, but {cluster.title} does not store results in files",
             "Pass job.result().",
         )
     key = _cache_key(task, form, staged) if own.get("cache") else ""
@@ -168,7 +168,8 @@ def _refuse_for_logs(title: str, form: str, *, is_map: bool) -> None:
     """Raise UsageError for results that a job's log cannot return."""
     if is_map:
         raise UsageError(
-            f"map: {title} has no arrays", "Submit each: [task.submit(item) for item in items]."
+            f"map: {title} does not support arrays",
+            "Submit each: [task.submit(item) for item in items].",
         )
     if form != JSON:
         raise UsageError(
@@ -209,7 +210,7 @@ def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
     if ntasks:
         if (gpus and cpus) or (gpus and gpus != ntasks):
             raise UsageError(
-                "ntasks: each task has a GPU or a CPU", "Remove gpus and cpus, or use slots."
+                "ntasks: each task gets a GPU or a CPU", "Remove gpus and cpus, or use slots."
             )
         return {
             "slots": ntasks,

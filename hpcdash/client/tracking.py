@@ -87,7 +87,7 @@ class TrackedJob:
         """Record that the ends of some tasks are unknown."""
         for index in indices:
             row = dict(self.rows.get(index) or dict.fromkeys(_COLUMNS))
-            row |= {"state": str(JobState.GONE), "reason": "it is no longer listed"}
+            row |= {"state": str(JobState.GONE), "reason": "no longer listed"}
             self.rows[index] = row
             self.ended.add(index)
 

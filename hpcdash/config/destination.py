@@ -41,7 +41,7 @@ def parse_ssh_destination(text: str) -> SshDestination:
     if text.startswith("ssh://"):
         text = text.removeprefix("ssh://").removesuffix("/")
     if text.startswith("-"):
-        raise ValueError("a destination does not start with '-'")
+        raise ValueError("a destination cannot start with '-'")
     user, separator, place = text.rpartition("@")
     if separator and not USER_NAME.fullmatch(user):
         raise ValueError("the part before '@' is not a user name")
@@ -55,7 +55,7 @@ def _split_port(place: str) -> tuple[str, int | None]:
     if place.startswith("["):
         host, bracket, rest = place[1:].partition("]")
         if not bracket or ":" not in host or (rest and not rest.startswith(":")):
-            raise ValueError("brackets hold an IPv6 address, as in [::1]:22")
+            raise ValueError("brackets are for an IPv6 address, as in [::1]:22")
         return host, _parse_port(rest[1:]) if rest else None
     if place.count(":") == 1:
         host, _, port = place.partition(":")
@@ -65,7 +65,7 @@ def _split_port(place: str) -> tuple[str, int | None]:
 
 def _parse_port(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= MAX_PORT:
-        raise ValueError(f"the port is a number from 1 to {MAX_PORT}")
+        raise ValueError(f"the port must be a number from 1 to {MAX_PORT}")
     return int(text)
 
 

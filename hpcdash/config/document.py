@@ -63,7 +63,9 @@ def read_bytes(file: Path) -> bytes | None:
         raise ConfigError("this is a directory; expected a TOML file", file=file_name) from None
     except PermissionError:
         raise ConfigError(
-            "no permission to read it", "Check its owner and mode with `ls -l`.", file=file_name
+            "no permission to read this file",
+            "Check its owner and mode with `ls -l`.",
+            file=file_name,
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=file_name) from None

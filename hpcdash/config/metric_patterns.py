@@ -62,7 +62,7 @@ class MetricPattern:
         if self.is_given_up:
             effect = "takes too long and is no longer used"
         elif self._lines_left_out:
-            effect = f"took too long on {counted(self._lines_left_out, 'line')}, left out"
+            effect = f"took too long on {counted(self._lines_left_out, 'line')} (skipped)"
         else:
             return ""
         return f"the pattern {self.text!r} of [metrics] {effect}{_REMEDY}"

@@ -59,8 +59,8 @@ def _split_command(value: object) -> tuple[str, ...]:
     for index, word in enumerate(parts):
         if _fields_in(word) and _is_program_text(parts, index):
             raise ValueError(
-                f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a "
-                'job. Use its variable, as in "$HPCDASH_JOB_NAME"'
+                f"a field in the text that {shown(PurePath(program).name)} runs is unsafe: anyone "
+                'can name a job. Use its variable, such as "$HPCDASH_JOB_NAME"'
             )
     return parts
 
@@ -118,7 +118,7 @@ def _filter(text: str) -> str:
 
 _name = re.compile(r"[a-z][a-z0-9_-]{0,39}").fullmatch
 _NAME_RULE = "lowercase letters, digits, '_' and '-', starting with a letter"
-FilterName = Annotated[str, values.line_like(_name, f"a filter's name is {_NAME_RULE}")]
+FilterName = Annotated[str, values.line_like(_name, f"a filter name may contain {_NAME_RULE}")]
 Filter = Annotated[str, values.line(_filter)]
 
 
@@ -129,7 +129,7 @@ class Plugin(Struct, frozen=True):
     read by a shell. key: '' for none, then it is run by `:NAME` and from the palette.
     """
 
-    name: Annotated[str, values.line_like(_name, f"{{}} is not a name: {_NAME_RULE}")]
+    name: Annotated[str, values.line_like(_name, f"{{}} is not a valid name: {_NAME_RULE}")]
     command: Annotated[tuple[str, ...], _split_command]
     key: Annotated[str, values.key_presses] = ""
     views: Annotated[tuple[str, ...], values.choice_list(*VIEWS)] = ("jobs",)

@@ -76,7 +76,7 @@ def load_settings(
     # The owner of a folder above may maintain the site's software, and root's group is root's.
     if spot is not None and not spot.owner and spot.group != "root":
         raise ConfigError(
-            f"{spot.message}, and so others could replace it: it decides what hpcdash runs",
+            f"{spot.message}, so others could replace it: it controls what hpcdash runs",
             f"Run: chmod go-w {shown_path(Path(spot.path))}, or keep it below your home.",
             file=shown_path(file),
         )
@@ -101,9 +101,9 @@ def _check_owners(file: Path) -> bool:
         name = shown_path(path)
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
-                f"{name} is not yours: whoever owns it decides what hpcdash runs",
-                "Take it over with chown, or pass a file of your own with --config. "
-                f"`ls -ld {name}` shows its owner.",
+                f"{name} belongs to another user, who could control what hpcdash runs",
+                "Change its owner with chown, or pass a file of your own with --config. `ls -ld "
+                f"{name}` shows its owner.",
                 file=shown_path(file),
             )
         if stat.S_ISLNK(status.st_mode) or (path in folders and status.st_mode & stat.S_ISVTX):
@@ -112,7 +112,7 @@ def _check_owners(file: Path) -> bool:
         if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_shared):
             writable = "it" if path == file else name
             raise ConfigError(
-                f"others can write {writable}, and so decide what hpcdash runs",
+                f"others can write to {writable} and control what hpcdash runs",
                 f"Run: chmod go-w {name}",
                 file=shown_path(file),
             )

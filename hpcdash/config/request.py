@@ -98,7 +98,7 @@ def parse_text(value: object) -> str:
         raise ValueError(f"too long: at most {_LONGEST_TEXT} characters")
     for letter in value:
         if letter not in "\n\t" and not letter.isprintable():
-            raise ValueError(f"contains a character that does not print: {printable(letter)}")
+            raise ValueError(f"contains a non-printable character: {printable(letter)}")
     return value
 
 
@@ -130,7 +130,7 @@ def _limit_seconds(value: object) -> int:
     if seconds is None:
         raise ValueError("expected a limit; remove time to use the queue's default")
     if seconds < 1:
-        raise ValueError("expected a second or more")
+        raise ValueError("expected at least 1 second")
     return seconds
 
 
@@ -146,10 +146,10 @@ def _array(text: str) -> ArrayTasks:
     # Ranges are counted one by one first: merging overlapping ranges takes memory for every task.
     items = text.partition("%")[0].strip("[] ").split(",")
     if sum(parse_tasks(item).count for item in items) > MAX_TASKS:
-        raise ValueError(f"more than {MAX_TASKS} tasks, the most that Slurm allows")
+        raise ValueError(f"more than {MAX_TASKS} tasks, the maximum that Slurm allows")
     tasks = parse_tasks(text)
     if tasks.is_incomplete:
-        raise ValueError(f'{shown(text)} is cut short: list all tasks, as in "1-10%1"')
+        raise ValueError(f'{shown(text)} is truncated: list all tasks, as in "1-10%1"')
     return tasks
 
 
@@ -210,7 +210,7 @@ def variable(value: object) -> str:
         return str(value)
     if isinstance(value, bool | int | float):
         raise ValueError(
-            f"expected text in quotes, spelled as the program reads it, not {shown(value)}"
+            f"expected text in quotes, exactly as the program reads it, not {shown(value)}"
         )
     return value if isinstance(value, str) and not value.strip(" \n\t") else parse_text(value)
 
@@ -320,8 +320,8 @@ def _checkpoints(value: object) -> str:
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
         raise ValueError(
             f"{shown(text)}: expected a folder, as in /scratch/ada/run: hpcdash looks for "
-            "checkpoints in it. A program that saves to a URL can read that from a variable in "
-            "[environment]"
+            "checkpoints in it. A program that saves to a URL can read the URL from a variable "
+            "in [environment]"
         )
     if "$" in text:
         raise ValueError(
@@ -329,8 +329,8 @@ def _checkpoints(value: object) -> str:
         )
     if unknown := re.search(r"%(?!a).?", text.replace("%%", "")):
         raise ValueError(
-            f"{shown(text)}: {quoted(unknown[0])} has no meaning here: use %a for the array task, "
-            "%% for a percent sign"
+            f"{shown(text)}: {quoted(unknown[0])} is not supported here: use %a for the array "
+            "task, %% for a percent sign"
         )
     return text
 
@@ -515,7 +515,7 @@ def read_keys(
     """Read a table into the fields of Request and Site."""
     first, *others = [key for key in table.values if key in _IMAGE_ROOTS and key in readers] or [""]
     if others:
-        text = f"{first} is set too, for the same folder: set one of them"
+        text = f"{first} is also set, for the same folder: set only one of them"
         table.add_problem(text, others[0])
     field_names = {**FIELD_OF_KEY, **dict.fromkeys(_IMAGE_ROOTS, "image_root")}
     fields = table.fields(readers, apart)
@@ -568,7 +568,7 @@ def build_request(
     programs = [key for key in ("command", "script", "call") if key in root.values]
     if len(programs) > 1:
         first, second, *_ = programs
-        root.add_problem(f"the {first} is given too: use {first} or {second}", second)
+        root.add_problem(f"the {first} is also given: use {first} or {second}", second)
     elif not programs:
         root.add_problem("missing: set command, script or [call]", "command")
     call = _call(root)
@@ -581,7 +581,8 @@ def build_request(
     limit = given.get("limit_seconds")
     if signal is not None and limit is not None and signal.seconds_before >= limit:
         root.add_problem(
-            f"{signal.seconds_before} s before the end is not within the time, {limit} s", "signal"
+            f"{signal.seconds_before} s before the end is outside the time limit of {limit} s",
+            "signal",
         )
     environment = root.table("environment").mapping(variable, _variable_name)
     container = _container(root)
@@ -621,10 +622,10 @@ def _call(root: Table) -> Call | None:
     if "function" not in table.values:
         table.add_problem('missing: set the function, as in "train:main"', "function")
     if "wheel" in table.values and "source" in table.values:
-        table.add_problem("the wheel is given too: use wheel or source", "source")
+        table.add_problem("a wheel is also given: use wheel or source", "source")
     variables = root.values.get("environment")
     if isinstance(variables, dict) and "PY_EXEC" in variables:
-        root.add_problem("[call] sets it: set python there", "environment", "PY_EXEC")
+        root.add_problem("set python in [call] instead", "environment", "PY_EXEC")
     if len(root.problems) > before:
         return None
     module, function = found.pop("function")

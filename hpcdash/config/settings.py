@@ -192,7 +192,7 @@ def _alias(text: str) -> str:
     return command
 
 
-_alias_name = values.line_like(re.compile(r"\S+").fullmatch, "an alias is one word")
+_alias_name = values.line_like(re.compile(r"\S+").fullmatch, "an alias must be one word")
 
 
 class Settings(Struct, frozen=True):
@@ -242,13 +242,13 @@ def read_settings(
                 root.add_problem(f"unknown action{did_you_mean(name, names)}", "keys", name)
     launch = _launch(root, LaunchSettings(is_sites=is_sites))
     clusters = _named_tables(
-        root, "clusters", f"a cluster's name is {_NAME_RULE} (use title for more)"
+        root, "clusters", f"a cluster name may contain {_NAME_RULE} (use title for more)"
     )
     default = settings.default_cluster
     if default is not None and default not in clusters:
         hint = did_you_mean(default, clusters)
-        root.add_problem(f"there is no [clusters.{default}]{hint}", "default_cluster")
-    pools = _named_tables(root, "share", f"a pool's name is {_NAME_RULE}")
+        root.add_problem(f"no [clusters.{default}] in the configuration{hint}", "default_cluster")
+    pools = _named_tables(root, "share", f"a pool name may contain {_NAME_RULE}")
     share = {name: table.record(PoolSettings, name=name) for name, table in pools.items()}
     settings = replace(
         settings,
@@ -358,7 +358,7 @@ def _url_fields(
         table.add_problem(f"a cluster with {given} has no login node", "quota_command")
     logins = found.get("ssh", ())
     if len(logins) > 1:
-        table.add_problem("a URL is reached through one host", "ssh")
+        table.add_problem("a URL can be reached through only one host", "ssh")
     ssh = logins[0] if logins else None
     return {"transport": "http", "backend": backend, "url": url, "ssh": ssh}
 
@@ -383,7 +383,7 @@ def _ssh_fields(table: Table, found: Mapping[str, Any], port: int | None) -> dic
         if not ssh:
             table.add_problem("a port needs a destination: ssh = ...", "port")
         elif any(login.port is not None for login in logins):
-            table.add_problem("ssh = ... has a port too: set one of them", "port")
+            table.add_problem("ssh = ... also has a port: set only one of them", "port")
         else:
             logins = [replace(login, port=port) for login in logins]
             ssh = logins[0]

@@ -45,7 +45,7 @@ def parse_line_text(value: object) -> str:
         raise ValueError(f"too long: at most {_MAX_TEXT_CHARACTERS} characters")
     if printable(value) != value:
         raise ValueError(
-            "contains a character that does not print (a line break, a tab, a control character)"
+            "contains a non-printable character (a line break, a tab, a control character)"
         )
     return value
 
@@ -169,7 +169,7 @@ def http_url(value: object) -> str:
     if not is_url or parts.query or parts.fragment:
         raise ValueError(f"{shown(text)} is not a server URL such as http://127.0.0.1:8265")
     if parts.username is not None:
-        raise ValueError("a URL with a name or password in it is refused: use token_file")
+        raise ValueError("a URL cannot contain a user name or password: use token_file")
     return text.rstrip("/")
 
 

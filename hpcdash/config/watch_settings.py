@@ -161,7 +161,7 @@ class JobSelector(Struct, frozen=True):
         known = _cluster_names(table)
         for index, name in enumerate(fit.get("clusters", ())):
             if known and name not in known:
-                table.add_problem(f"there is no [clusters.{name}]", "clusters", index)
+                table.add_problem(f"no [clusters.{name}] in the configuration", "clusters", index)
         if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
             table.add_problem(f"{quoted(ANYONE)} means everyone: remove the other names", "users")
 
@@ -287,7 +287,7 @@ class SavesRule(Struct, frozen=True):
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
         if "checkpoints" in fit and "saved" in fit:
-            table.add_problem("checkpoints is set too: set one of the two", "saved")
+            table.add_problem("checkpoints is also set: set only one of them", "saved")
 
 
 class FailuresRule(Struct, frozen=True):
@@ -425,7 +425,7 @@ def _read_channel(
     fit = table.fit(record, {key: reader for key, (_, reader) in places.items()}, headers)
     given = [key for key in table.values if key in places]
     for key in given[1:]:
-        table.add_problem(f"{given[0]} is set too: set one of them", key)
+        table.add_problem(f"{given[0]} is also set: set only one of them", key)
     secrets = {}
     for key in given:
         if key in fit:

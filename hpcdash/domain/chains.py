@@ -57,7 +57,7 @@ _WAITED = {
     "afterany": "after {}",
     "afterok": "after {} succeeds",
     "afternotok": "after {} fails",
-    "after": "once {} began",
+    "after": "after {} starts",
     "aftercorr": "each task after the same task of {}",
 }
 
@@ -505,11 +505,11 @@ def format_wait(unit: Unit, chain: JobChain) -> str:
     For example `after 12` or `after 12, succeeded`.
     """
     if unit.by_name:
-        return f"after {', '.join(chain.before[unit.number])}, by its name"
+        return f"after {', '.join(chain.before[unit.number])}, by name"
     parts = []
     for condition in unit.after.conditions:
         if condition.kind == SINGLETON:
-            parts.append("one at a time with its name")
+            parts.append("one at a time with this name")
         elif follows(condition):
             text = _WAITED[condition.kind.removesuffix("array")].format(condition.job_id)
             delay = f" + {condition.delay_minutes} min" if condition.delay_minutes else ""
@@ -577,7 +577,7 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
         notes.append(f"a branch: {', '.join(followers)} follow {unit.number}")
     named = [unit.number for unit in chain.units if unit.by_name]
     if named:
-        notes.append(f"linked by name; their dependencies are unknown: {', '.join(named)}")
+        notes.append(f"linked by name (dependencies unknown): {', '.join(named)}")
     if chain.lost:
         notes.append(f"no longer listed: {', '.join(chain.lost)}")
     for unit in chain.units:
@@ -604,6 +604,6 @@ def format_hold(rows: Iterable[Row], now: datetime) -> str:
     if not waits or max(waits) < 60:
         return ""
     return (
-        f"a hold may reset the queue age of {len(waits)} that have waited up to "
-        f"{format_span(max(waits))} for a turn"
+        f"a hold may reset the queue age of {len(waits)} eligible jobs (up to "
+        f"{format_span(max(waits))})"
     )

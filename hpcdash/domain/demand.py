@@ -78,10 +78,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.casefold()[:100], by_folded, n=1)
     if near:
         return f"Did you mean {by_folded[near[0]]!r}?"
-    return (
-        f"There {'is' if len(known) == 1 else 'are'}: "
-        f"{', '.join(known[:12])}{', …' * (len(known) > 12)}." * bool(known)
-    )
+    return f"Available: {', '.join(known[:12])}{', …' * (len(known) > 12)}." * bool(known)
 
 
 def unmet(demand: Demand, offers: Offers) -> tuple[LintFinding, ...]:
@@ -120,7 +117,7 @@ def _lint_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not open_ones:
         # A queue that accepts the job is better than one that refuses it.
         first = min(requested, key=lambda queue: queue.refuses)
-        step = "" if first.note else "It waits there until the queue is opened."
+        step = "" if first.note else "The job waits there until the queue opens."
         yield LintFinding("error" if first.refuses else "warning", place, first.closed_reason, step)
     elif all(queue.closed_reason for queue in open_ones):
         yield LintFinding("warning", place, open_ones[0].closed_reason)
@@ -160,7 +157,7 @@ def _over_time(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding
     requested = format_clock(demand.limit_seconds)
     most = format_clock(queue.limit_seconds)
     place = demand.place("limit_seconds")
-    text = f"{requested} is over the limit of queue {queue.name}, {most}"
+    text = f"{requested} exceeds the limit of queue {queue.name}, {most}"
     if demand.qos and offers.access is not None and demand.qos in offers.access.over_time:
         return None
     if demand.qos and offers.access is None:
@@ -171,7 +168,7 @@ def _over_time(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding
             f"At most {most} otherwise.",
         )
     return LintFinding(
-        "error", place, f"{text}: it would pend forever or be rejected", f"At most {most}."
+        "error", place, f"{text}: the job would pend forever or be rejected", f"At most {most}."
     )
 
 
@@ -180,8 +177,10 @@ def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | N
     most, counted = (queue.gpu_nodes, "nodes with GPUs") if has_own else (queue.nodes, "nodes")
     if demand.nodes is None or not most or demand.nodes <= most:
         return None
-    text = f"{demand.nodes} {counted} are more than queue {queue.name} has: {most}"
-    hint = "More fits on each node with slots_per_node." if "slots" in demand.where.values() else ""
+    text = f"{demand.nodes} {counted} requested, but queue {queue.name} has only {most}"
+    hint = (
+        "Set slots_per_node to fit more on each node." if "slots" in demand.where.values() else ""
+    )
     return LintFinding("error", demand.place("nodes"), text, hint or f"At most {most}.")
 
 
@@ -199,7 +198,7 @@ def _outside_sizes(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFin
     cpus = demand.cpus_per_node
     most_cpus = access.max_cpus_per_node
     if cpus is not None and most_cpus is not None and cpus > most_cpus:
-        text = f"{cpus} CPUs on a node are more than queue {queue.name} allows: {most_cpus}"
+        text = f"{cpus} CPUs per node exceed the limit of queue {queue.name}: {most_cpus}"
         place = demand.place("cpus_per_node")
         return LintFinding("error", place, text, f"At most {most_cpus}.")
     nodes = demand.nodes
@@ -208,10 +207,12 @@ def _outside_sizes(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFin
     most = access.max_nodes
     least = access.min_nodes
     if most is not None and nodes > most:
-        text = f"{counted(nodes, 'node')} are more than queue {queue.name} allows a job: {most}"
+        text = (
+            f"{counted(nodes, 'node')} requested, but queue {queue.name} allows only {most} per job"
+        )
         return LintFinding("error", demand.place("nodes"), text, f"At most {most}.")
     if least is not None and nodes < least:
-        text = f"queue {queue.name} is for jobs on at least {counted(least, 'node')}"
+        text = f"queue {queue.name} requires at least {counted(least, 'node')}"
         return LintFinding("error", demand.place("nodes"), text, f"At least {least}.")
     return None
 
@@ -274,16 +275,14 @@ def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding 
 
 
 def _amount(name: str, unit: str) -> _Check:
-    each, has = (
-        (" on a node", "its largest node has") if name.endswith("_per_node") else ("", "it has")
-    )
+    each, has = (" per node", "only") if name.endswith("_per_node") else ("", "only")
 
     def over(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
         requested = getattr(demand, name)
         most = getattr(queue, name)
         if requested is None or not most or requested <= most:
             return None
-        text = f"{requested} {unit}{each} are more than queue {queue.name} can give: {has} {most}"
+        text = f"{requested} {unit}{each} requested, but queue {queue.name} has {has} {most}"
         return LintFinding("error", demand.place(name), text, f"At most {most}.")
 
     return over
@@ -295,13 +294,13 @@ def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | 
     if requested is None or not most or requested <= most:
         return None
     text = (
-        f"{format_memory(requested)} of memory on a node is more than queue {queue.name} can give"
+        f"{format_memory(requested)} of memory per node requested, more than queue {queue.name} has"
     )
     return LintFinding(
         "error",
         demand.place("memory_per_node_bytes"),
         text,
-        f"Its largest node has {format_memory(most)}.",
+        f"The largest node has {format_memory(most)}.",
     )
 
 
@@ -351,7 +350,7 @@ def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
         return
     if demand.limit_seconds and qos.limit_seconds and demand.limit_seconds > qos.limit_seconds:
         most = format_clock(qos.limit_seconds)
-        text = f"{format_clock(demand.limit_seconds)} is over the limit of QoS {qos.name}, {most}"
+        text = f"{format_clock(demand.limit_seconds)} exceeds the limit of QoS {qos.name}, {most}"
         yield LintFinding(
             "error", demand.place("limit_seconds"), text, f"At most {most}, or another QoS."
         )
@@ -360,7 +359,7 @@ def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
         ("gpus", demand.gpus, qos.most_gpus, "GPUs"),
     ):
         if requested is not None and limit is not None and requested > limit:
-            text = f"{requested} {unit} are more than QoS {qos.name} allows at once: {limit}"
+            text = f"{requested} {unit} exceed the limit of QoS {qos.name}: {limit}"
             yield LintFinding(
                 "error", demand.place(name), text, f"At most {limit}, or another QoS."
             )

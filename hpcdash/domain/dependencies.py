@@ -35,18 +35,18 @@ _MEANING = {
     "afternotok": "after failure",
     "afterany": "after it ends",
     "aftercorr": "each task after the same task succeeds",
-    "afterburstbuffer": "after its burst buffer is written back",
-    "expand": "to add its nodes to it",
+    "afterburstbuffer": "after burst buffer stage-out",
+    "expand": "to expand that job",
     "before": "starts after this one starts",
     "beforeok": "starts after this one succeeds",
     "beforenotok": "starts after this one fails",
     "beforeany": "starts after this one ends",
 }
 _ARRAY_MEANING = {
-    "afterok": "after all its tasks succeed",
-    "afternotok": "after all its tasks end, at least one failed",
-    "afterany": "after all its tasks end",
-    "after": "after all its tasks start",
+    "afterok": "after all tasks succeed",
+    "afternotok": "after all tasks end, at least one failed",
+    "afterany": "after all tasks end",
+    "after": "after all tasks start",
 }
 
 Row = Mapping[str, Any]
@@ -99,7 +99,7 @@ class Condition(Struct, frozen=True):
     def text(self) -> str:
         """Format the condition, as `after success`."""
         if self.kind == SINGLETON:
-            return "once every job of its owner with this name has ended"
+            return "after all jobs of the owner with this name have ended"
         meanings = _MEANING | _ARRAY_MEANING if self.is_array else _MEANING
         meaning = meanings.get(self.kind, self.kind)
         return f"{self.delay_minutes} min {meaning}" if self.delay_minutes else meaning
@@ -247,7 +247,9 @@ def format_never(branches: Sequence[Branch], is_any: bool) -> str:
     if not lost or (is_any and len(lost) < len(branches)):
         return ""
     which = " and ".join(lost) or "its condition"
-    return f"can never start: {which} did not end that way; cancel it, or change its dependency"
+    return (
+        f"can never start: {which} did not end as required; cancel the job or change the dependency"
+    )
 
 
 def _state_counts(rows: Sequence[Row]) -> dict[str, int]:

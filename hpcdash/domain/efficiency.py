@@ -104,7 +104,7 @@ def _cpu(used: Used) -> Meter:
 def _memory(used: Used, nodes: int | None) -> Meter:
     if used.memory_peak_bytes is None:
         return Meter("memory", NOT_ACCOUNTED)
-    where = " on a node" if (nodes or 1) > 1 else ""
+    where = " per node" if (nodes or 1) > 1 else ""
     peak = f"peak {format_memory(used.memory_peak_bytes)}"
     fraction = memory_fraction(used)
     if fraction is None:
@@ -137,27 +137,27 @@ def advice(used: Used, state: str) -> str:
         if not used.requested_memory_bytes:
             return ""
         limit = format_memory(used.requested_memory_bytes)
-        return f"its limit of {limit} was not enough: request more memory"
+        return f"the limit of {limit} was not enough: request more memory"
     if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
         return ""
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
         if used.gpus == 1:
-            return "its GPU was nearly idle: does the program detect it?"
-        return f"its {used.gpus} GPUs were nearly idle: does the program detect them?"
+            return "the GPU was nearly idle: does the program detect it?"
+        return f"the {used.gpus} GPUs were nearly idle: does the program detect them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
         peak = used.memory_peak_bytes or 0
         requested = used.requested_memory_bytes or 0
         enough = enough_memory(peak)
         if requested - enough >= _WORTH_BYTES:
             return (
-                f"requested {format_memory(requested)}, used {format_memory(peak)} at most: a "
+                f"requested {format_memory(requested)}, used at most {format_memory(peak)}: a "
                 f"request of {format_memory(enough)} may start sooner"
             )
     busy = cpu_fraction(used)
     if busy is not None and busy < _LITTLE_CPU and used.cpus and used.cpus > 1:
         verb = "kept" if state in ENDED else "keeps"
         cores = _busy(busy * used.cpus)
-        return f"{verb} {cores} of {used.cpus} cores busy: request fewer, or check its thread count"
+        return f"{verb} {cores} of {used.cpus} cores busy: request fewer, or check the thread count"
     return ""
 
 

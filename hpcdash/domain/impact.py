@@ -65,59 +65,60 @@ _EFFECTS: dict[str, tuple[_Effect, ...]] = {
     "requeue": (
         _Effect(
             ACTIVE,
-            "1 starts its script from the beginning",
-            "{} start their script from the beginning",
+            "1 job restarts its script from the beginning",
+            "{} jobs restart their scripts from the beginning",
         ),
         _RERUN,
     ),
     "hold": (
         _Effect(
             WAITING,
-            "1 waiting will not start until released",
-            "{} waiting will not start until released",
+            "1 pending job will not start until released",
+            "{} pending jobs will not start until released",
         ),
         _Effect(
             ACTIVE,
-            "1 running keeps running: the hold takes effect if requeued",
-            "{} running keep running: the hold takes effect if requeued",
+            "1 running job continues; the hold takes effect on requeue",
+            "{} running jobs continue; the hold takes effect on requeue",
         ),
     ),
     "release": (
         _Effect(
             WAITING,
-            "1 held can start when its turn comes",
-            "{} held can start when their turn comes",
+            "1 held job becomes eligible to start",
+            "{} held jobs become eligible to start",
         ),
     ),
     "suspend": (
         _Effect(
             ACTIVE,
-            "1 running stops computing until resumed",
-            "{} running stop computing until resumed",
+            "1 running job pauses until resumed",
+            "{} running jobs pause until resumed",
         ),
         _Effect(
             ACTIVE,
-            "it keeps its nodes and memory; others may get the CPUs",
-            "they keep their nodes and memory; others may get the CPUs",
+            "nodes and memory stay allocated; other jobs may use the CPUs",
+            "nodes and memory stay allocated; other jobs may use the CPUs",
         ),
     ),
     "resume": (
         _Effect(
             ACTIVE,
-            "1 suspended continues where it stopped",
-            "{} suspended continue where they stopped",
+            "1 suspended job resumes where it stopped",
+            "{} suspended jobs resume where they stopped",
         ),
     ),
     "delete": (
         _Effect(
             ENDED,
-            "the cluster deletes 1 ended job, its state, exit status and script",
-            "the cluster deletes {} ended jobs, their states, exit statuses and scripts",
+            "deletes the record of 1 ended job from the cluster: state, exit status and script",
+            "deletes the records of {} ended jobs from the cluster: states, exit statuses and "
+            "scripts",
         ),
         _Effect(
             ACTIVE | WAITING,
-            "1 has not ended, and can only be cancelled",
-            "{} have not ended, and can only be cancelled",
+            "1 job has not ended and can only be cancelled",
+            "{} jobs have not ended and can only be cancelled",
         ),
     ),
 }
@@ -188,8 +189,8 @@ def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str
     left_out = choice.left_out
     if {str(row["id"]) for row in tasks} != set(waiting):
         note = (
-            f"{scheduler} can {choice.verb} whole arrays only: "
-            f"all pending tasks of {', '.join(arrays)}"
+            f"{scheduler} can {choice.verb} only whole arrays: all pending tasks of "
+            f"{', '.join(arrays)}"
         )
         left_out = (note, *left_out)
     rows = (*plain_jobs, *(waiting.values() or tasks))

@@ -83,7 +83,7 @@ def parse_job_id(text: str) -> JobId:
         return replace(parse_job_id(plain), cluster=cluster)
     number = _NUMBER.match(text)
     if number is None:
-        raise BadJobId(text, 0, "it must start with the job's number")
+        raise BadJobId(text, 0, "expected a job number first")
     position = number.end()
     tasks = None
     component = None
@@ -98,7 +98,7 @@ def parse_job_id(text: str) -> JobId:
     elif text.startswith("+", position):
         found = _NUMBER.match(text, position + 1)
         if found is None:
-            raise BadJobId(text, position + 1, "a component's number comes after +")
+            raise BadJobId(text, position + 1, "expected a component number after +")
         component = int(found[0])
         position = found.end()
     if (has_brackets or (tasks is None and component is None)) and (
@@ -151,7 +151,7 @@ def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
     if task := _NUMBER.match(text, position):
         return ArrayTasks((range(int(task[0]), int(task[0]) + 1),)), task.end()
     if not text.startswith("[", position):
-        raise BadJobId(text, position, "a task's number comes after _, or several in brackets")
+        raise BadJobId(text, position, "expected a task number after _, or several in brackets")
     end = text.find("]", position)
     if end < 0:
         raise BadJobId(text, len(text), "unclosed bracket")
@@ -161,7 +161,7 @@ def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
     except ValueError as error:
         raise BadJobId(text, position + 1 + _bad_item(body), str(error)) from None
     if tasks.is_incomplete:
-        raise BadJobId(text, end, "its list of tasks was cut short")
+        raise BadJobId(text, end, "the task list is truncated")
     return replace(tasks, throttle=None), end + 1
 
 

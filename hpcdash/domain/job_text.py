@@ -24,15 +24,15 @@ _SHELL_SIGNAL = 128
 _OUTPUT_NOT_WRITABLE = 53
 _OUT_OF_MEMORY = 125
 _CODES = {
-    2: "wrong usage, or a shell's syntax error",
-    126: "a command was found but could not be executed: is it a program, and executable?",
+    2: "wrong usage, or a shell syntax error",
+    126: "a command could not be executed: is it a program, and executable?",
     127: "a command was not found: a module not loaded, an environment not active, a typo?",
 }
 _STATES: dict[str, str] = {
     JobState.TIMEOUT: "hit its time limit",
     JobState.OUT_OF_MEMORY: "used more memory than it requested",
     JobState.PREEMPTED: "preempted by a job with higher priority",
-    JobState.NODE_FAILED: "a node it ran on failed",
+    JobState.NODE_FAILED: "one of its nodes failed",
     JobState.CANCELLED: "cancelled",
     JobState.GONE: "not found in the queue or in accounting",
 }
@@ -186,20 +186,20 @@ def field_groups(
 
 
 _SIGNALS: dict[int, str] = {
-    signal.SIGHUP: "its terminal or session closed",
+    signal.SIGHUP: "the terminal or session closed",
     signal.SIGINT: "interrupted",
     signal.SIGQUIT: "received SIGQUIT",
-    signal.SIGILL: "an instruction this processor does not know: built for another kind of node?",
+    signal.SIGILL: "illegal instruction: built for another CPU type?",
     signal.SIGTRAP: "stopped by a trap",
-    signal.SIGABRT: "it aborted: a failed assertion or an uncaught error",
-    signal.SIGBUS: "a bus error: a file it had mapped shrank, or the disk is full",
-    signal.SIGFPE: "an arithmetic error, such as a division by zero",
+    signal.SIGABRT: "aborted: a failed assertion or an uncaught error",
+    signal.SIGBUS: "bus error: a mapped file shrank, or the disk is full",
+    signal.SIGFPE: "arithmetic error, such as a division by zero",
     signal.SIGKILL: "killed outright, often for using too much memory",
-    signal.SIGUSR1: "a signal it did not handle",
+    signal.SIGUSR1: "unhandled signal",
     signal.SIGSEGV: "segmentation fault (invalid memory access)",
-    signal.SIGUSR2: "a signal it did not handle",
-    signal.SIGPIPE: "wrote to a pipe that nobody reads",
-    signal.SIGALRM: "its alarm timer expired",
+    signal.SIGUSR2: "unhandled signal",
+    signal.SIGPIPE: "wrote to a closed pipe",
+    signal.SIGALRM: "the alarm timer expired",
     signal.SIGTERM: "terminated on request",
     signal.SIGXCPU: "used up its CPU time limit",
     signal.SIGXFSZ: "exceeded the file size limit",
@@ -232,7 +232,7 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
         )
     number = exit_code - _SHELL_SIGNAL
     if number > 0 and signal_name(number):
-        return f"exit {exit_code}: one of its commands was killed by {_format_signal(number)}"
+        return f"exit {exit_code}: a command was killed by {_format_signal(number)}"
     text = _CODES.get(exit_code)
     return f"exit {exit_code}: {text}" if text else f"exit {exit_code}"
 
@@ -240,8 +240,8 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
 def _format_signal(number: int) -> str:
     if number == _OUTPUT_NOT_WRITABLE:
         return (
-            "its output could not be written: check that its folder exists, is writable "
-            "and within quota"
+            "the output could not be written: check that the folder exists, is writable and "
+            "within quota"
         )
     if number == _OUT_OF_MEMORY:
         return "used more memory than it requested"

@@ -213,10 +213,10 @@ def _qos(demand: Demand, account: AccountOffer) -> Sequence[str]:
 
 def _impossible(room: Room, demand: Demand) -> str:
     if not room.able:
-        return "no node can run it: too few cores, GPUs or memory, or another GPU"
+        return "no node can run the job: too few cores, GPUs or memory, or another GPU"
     if demand.nodes:
-        return f"only {counted(room.able, 'node')} of {demand.nodes} can run it"
-    return "all of its nodes together are too small"
+        return f"only {counted(room.able, 'node')} of {demand.nodes} can run the job"
+    return "all nodes together are too small"
 
 
 def _accepted(room: Room, waits: Sequence[str]) -> str:
@@ -243,7 +243,7 @@ def _limit_reasons(demand: Demand, limits: Sequence[Row]) -> tuple[list[str], li
         if requested is None:
             continue
         if requested > row["maximum"]:
-            never.append(f"it would pend forever: {format_limit(row)}")
+            never.append(f"the job would pend forever: {format_limit(row)}")
         elif row["free"] is not None and requested > row["free"]:
             if row["resource"] == "jobs_submitted":
                 never.append(f"no more jobs may be queued: {format_limit(row)}")

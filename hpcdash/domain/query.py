@@ -284,7 +284,9 @@ def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
     bad token.
     """
     if len(expression) > MAX_LENGTH:
-        raise QueryError(f"a filter has at most {MAX_LENGTH} characters", expression[:60] + "…", 0)
+        raise QueryError(
+            f"a filter can have at most {MAX_LENGTH} characters", expression[:60] + "…", 0
+        )
     return Filter(expression, _Parser(without_surrogates(expression), schema, zone).parse())
 
 
@@ -344,7 +346,9 @@ class _Parser:
 
     def _either(self, depth: int) -> FilterCondition:
         if depth > MAX_DEPTH:
-            raise self.text.error(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
+            raise self.text.error(
+                f"parentheses can be nested at most {MAX_DEPTH} deep", self.text.at
+            )
         parts = [self._all(depth)]
         while self.text.skip_keyword("or"):
             parts.append(self._all(depth))

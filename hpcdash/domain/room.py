@@ -84,7 +84,7 @@ class _Share(Struct, frozen=True):
 def find_room(nodes: Sequence[Row], demand: Demand) -> Room:
     """Find the room on rows of domain.schema.NODES; `doubt` without any."""
     if not nodes:
-        return Room(doubt="its nodes are unknown")
+        return Room(doubt="node data unknown")
     share = _node_share(demand)
     able: list[Row] = []
     doubts: dict[str, None] = {}
@@ -220,11 +220,11 @@ def _shortage(starting: Sequence[Row], free: Sequence[Row], share: _Share, deman
             total = sum(filter(None, amounts))
             if unit:
                 free_text = f"{counted(total, unit)} {'is' if total == 1 else 'are'} free"
-                scarce.append(f"{free_text}, {amount} on no node")
+                scarce.append(f"{free_text}, but no node has {amount}")
             else:
                 most = max(filter(None, amounts), default=0)
                 scarce.append(f"at most {format_memory(most)} of memory is free on a node")
-    return scarce[0] if scarce else "no node has all of it free at once"
+    return scarce[0] if scarce else "no node has all resources free at once"
 
 
 def count_usable(nodes: Iterable[Row], resource: str) -> int:

@@ -16,7 +16,7 @@ TAB_CELLS = 8
 MAX_LETTERS_A_LINE = 10_000
 # Directives are searched only this far: later text is a program's own.
 _MAX_EXPLAINED_LINES = 2000
-NOT_READ = "ignored: it follows a command"
+NOT_READ = "ignored: after a command"
 # Of larger scripts difflib would take seconds.
 MAX_DIFFED_LINES = 5000
 
@@ -174,7 +174,7 @@ def line_ends(text: str) -> str:
     dos = text.count("\r\n")
     if not dos:
         return ""
-    return "lines end in CRLF" if dos == text.count("\n") else f"{dos} of its lines end in CRLF"
+    return "lines end in CRLF" if dos == text.count("\n") else f"{dos} lines end in CRLF"
 
 
 def unified(before: str, after: str, names: tuple[str, str]) -> list[str]:

@@ -205,9 +205,9 @@ def format_thing(check: SwitchSnapshot) -> str:
         case Thing.FILE:
             return format_dropped(check)
         case Thing.LINK | Thing.SPECIAL:
-            return f"{_format_odd(check)} has its name: training programs treat it as the switch"
+            return f"{_format_odd(check)} has this name: training programs treat it as the switch"
         case Thing.FOLDER:
-            return "a folder has its name: training programs do not treat it as a switch"
+            return "a folder has this name: training programs do not treat it as a switch"
     return check.problem or "not set"
 
 
@@ -239,8 +239,8 @@ def refusal(check: SwitchSnapshot) -> str:
         return format_thing(check)
     if not check.is_trusted:
         return (
-            f"{visible(check.there)} is {visible(check.folder.owner)}'s: neither yours, nor "
-            "root's, nor the job owner's, nor a folder that your group can write to"
+            f"{visible(check.there)} belongs to {visible(check.folder.owner)}: not to you, root "
+            "or the job owner, and your group cannot write to it"
         )
     return ""
 
@@ -262,12 +262,12 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
             "read-only"
         )
     if folder.all_may_write and not folder.is_sticky:
-        messages.append("anyone may write there, and create or remove it")
+        messages.append("anyone may write there, and create or remove the switch")
     is_others = owner not in ("", check.user, folder.owner)
     if kind is SwitchKind.SAVE and folder.is_sticky and is_others:
         messages.append(
-            f"only a file's owner can remove it there: {visible(owner)}'s job could not, and "
-            "would save only once"
+            f"only the owner of a file can remove it there: {visible(owner)}'s job could not, "
+            "and would save only once"
         )
     return tuple(messages)
 
@@ -279,7 +279,8 @@ def format_group(check: SwitchSnapshot) -> str:
         return ""
     more = " (there is an ACL, which may grant more)" if folder.mode.endswith("+") else ""
     return (
-        f"members of the group {visible(folder.group or '?')} cannot create or clear it there{more}"
+        f"members of the group {visible(folder.group or '?')} cannot create or clear the switch "
+        f"there{more}"
     )
 
 
@@ -292,10 +293,10 @@ def clear_refusal(check: SwitchSnapshot) -> str:
     if check.thing is Thing.FOLDER:
         return format_thing(check)
     if check.file.mode[:1] in ("b", "c"):
-        return f"{_format_odd(check)} has its name and is kept: check it yourself"
+        return f"{_format_odd(check)} has this name and was not removed: check it yourself"
     size = check.file.size or 0
     if check.thing is Thing.FILE and size > MAX_SWITCH_BYTES:
-        return f"it contains {size} bytes, but a switch is empty: check it yourself"
+        return f"the file contains {size} bytes, but a switch is empty: check it yourself"
     return ""
 
 
@@ -307,20 +308,20 @@ def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
         return f"{_format_odd(check)}, not a regular file"
     if check.thing is not Thing.FILE or check.file.size == 0 or is_dropped_here:
         return ""
-    holds = "its content is unknown"
+    holds = "unknown content"
     if check.file.size is not None:
-        holds = f"it contains {check.file.size} bytes"
-    return f"{holds}, and it was not created from here: it may not be a switch"
+        holds = f"the file contains {check.file.size} bytes"
+    return f"{holds}, and was not created from here: it may not be a switch"
 
 
 def format_log(age_seconds: float | None, problem: str = "") -> str:
     """Describe whether the log shows that the job still checks its switches."""
     if age_seconds is None:
-        return problem or "the path of its log is unknown"
+        return problem or "log path unknown"
     if age_seconds < STALE_LOG_SECONDS:
-        return f"its log grew {format_span(age_seconds)} ago"
+        return f"the log grew {format_span(age_seconds)} ago"
     return (
-        f"its log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch "
+        f"the log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch "
         "(x cancels it)"
     )
 
@@ -364,10 +365,10 @@ def format_progress(
     dropped = f"set from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
     if is_kill:
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
-    log = "its log may show a save"
+    log = "check the log for a save"
     if message is not None:
-        log = f"its log says: {message}" if message else "the log does not mention a save"
-    return f"{dropped}, and gone since; {log}"
+        log = f"log: {message}" if message else "the log does not mention a save"
+    return f"{dropped}, and removed since; {log}"
 
 
 def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
@@ -377,7 +378,7 @@ def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
     if not progress.living:
         return ""
     if kind is SwitchKind.SAVE:
-        return "no job picked it up: no save is known"
+        return "no job picked it up: no known save"
     return "" if progress.ended else "no job ended: jobs that have not seen it continue"
 
 
@@ -408,7 +409,9 @@ def format_shared(kind: SwitchKind, running: int) -> str:
     """Return a note on several running jobs that name one save switch; '' for none."""
     if kind is SwitchKind.KILL or running < 2:
         return ""
-    return f"{running} running jobs use it: the first to check removes it, and only that one saves"
+    return (
+        f"{running} running jobs use it: the first job to check removes it, and only that job saves"
+    )
 
 
 class SwitchHistory(Struct, frozen=True):
@@ -452,11 +455,11 @@ def story_lines(
         yield "cleared", f"{history.cleared}, from here: the file no longer exists{unseen}"
     elif history.gone and is_save:
         is_seen = bool(history.log_line)
-        by = "and removed" if is_seen else "by the program or by somebody"
+        by = "and removed" if is_seen else "by the program or by a user"
         yield "seen" if is_seen else "gone", f"{history.gone}, {by}"
     elif history.gone:
         # Few programs remove their kill switch: as long as none ended, it may have been a person.
-        doubt = "" if progress.ended else " or by somebody: none has ended"
+        doubt = "" if progress.ended else " or by a user: no job has ended"
         yield "removed", f"{history.gone}, by the program{doubt}"
     if progress.ended:
         is_unseen = is_save and check.is_dropped and not progress.living

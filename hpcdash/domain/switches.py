@@ -65,14 +65,14 @@ def path_problem(path: str) -> str:
     if not path:
         return "no file is set"
     if _CONTROL.search(path):
-        return "it contains a newline or another control character"
+        return "contains a newline or another control character"
     if not path.startswith("/"):
-        return "it must begin with /"
+        return "must begin with /"
     if any(part in ("..", ".") for part in path.split("/")):
-        return "it contains . or ..; use the real path"
+        return "contains . or ..; use the real path"
     if path.endswith("/"):
-        return "it is a folder; use a file in it"
-    return "it is too long" if len(path) > _MAX_PATH_LETTERS else ""
+        return "a folder; use a file in it"
+    return "too long" if len(path) > _MAX_PATH_LETTERS else ""
 
 
 def absolute_path(path: str, work_dir: str | None) -> str:
@@ -95,7 +95,7 @@ def switch_in_environment(
 
 
 def kill_switch_comment(script: str, work_dir: str) -> str:
-    """Return the end of a job's comment that names the kill switch of its script; '' where no whole
+    """Return the end of a job's comment that names the kill switch of the script; '' where no whole
     path is named.
     """
     named = switch_in_script(SwitchKind.KILL, script, {})
@@ -146,7 +146,7 @@ def path_in_script(
     ranks = dict.fromkeys(names, 2) | {names[0]: 0}
     by_rank: dict[int, NamedSwitch] = {}
     for number, line in enumerate(script.splitlines()[:_MAX_LINES], start=1):
-        where = f"line {number} of its script"
+        where = f"line {number} of the script"
         text = line.strip()
         if text.startswith("#"):
             if text.startswith(("#SBATCH", "#PBS")):
@@ -236,7 +236,7 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 
 
 def format_unknown(named: NamedSwitch) -> str:
-    """Format `KILL_SWITCH in line 4 of its script names $WORK/KILL; WORK: not known here`."""
+    "Format `KILL_SWITCH in line 4 of the script names $WORK/KILL; WORK: not known here`."
     unknown = ", ".join(named.unknown)
     return (
         f"{visible(named.source)} sets it to {visible(named.path)}; {unknown} cannot be resolved "

@@ -279,7 +279,7 @@ def _on_clusters(spec: TableSpec, name: str) -> TableSpec:
 ALL_JOBS = _on_clusters(JOBS, "all")
 NODES = TableSpec(
     "nodes",
-    summary="List nodes: load, free resources, and why some are drained.",
+    summary="List nodes: load, free resources, drain reasons.",
     empty="The scheduler lists no nodes. hpcdash doctor checks the setup.",
     paces={Kind.NODES: "nodes_seconds"},
     fields={
@@ -541,7 +541,7 @@ SHARES = TableSpec(
 )
 LIMITS = TableSpec(
     "limits",
-    summary="List the limits that apply to you, and their use.",
+    summary="List your limits and their usage.",
     paces={Kind.LIMITS: "nodes_seconds"},
     fields={
         # association, account, qos, queue or server, and which.
@@ -588,7 +588,7 @@ LIMITS = TableSpec(
 )
 RESERVATIONS = TableSpec(
     "reservations",
-    summary="List reservations: times, nodes, and which you may use.",
+    summary="List reservations: times, nodes and your access.",
     paces={Kind.RESERVATIONS: "nodes_seconds"},
     fields={
         "name": "text",
@@ -677,7 +677,7 @@ PLACES = TableSpec(
     printed=("start", "cluster", "queue", "account", "qos", "free", "by", "reason"),
     whole=("queue",),
     dropped=("by", "free", "qos", "account", "cluster"),
-    empty="No queue is known. hpcdash doctor checks the setup.",
+    empty="No known queues. hpcdash doctor checks the setup.",
 )
 # File systems and quotas: of no snapshot, queried on request.
 STORAGE = TableSpec(
@@ -764,7 +764,7 @@ STORAGE = TableSpec(
     ),
     whole=("path",),
     dropped=("name", "max_files", "files", "owner", "growth", "saves"),
-    empty="No path is known. Give one: hpcdash storage /scratch/me",
+    empty="No known paths. Specify one: hpcdash storage /scratch/me",
 )
 # Their columns and order can be configured, and their filters bookmarked.
 MAIN_TABLES = (JOBS, NODES, QUEUES, HISTORY)

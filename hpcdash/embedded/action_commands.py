@@ -55,7 +55,7 @@ def _request_action(
         for job in jobs:
             if job.state in ACTIVE:
                 if verb in ("hold", "release"):
-                    problems.append("it is already running")
+                    problems.append("already running")
                 else:
                     calls.append(store.call(job.id, verb, argument))
                 continue
@@ -88,16 +88,16 @@ def _act_on_inactive(store: QueueStore, job: Job, verb: str, argument: str) -> s
     """Act on a job that does not run, in `writing`; return the problem or ''."""
     if job.state != "pending":
         if verb != "requeue" or argument == HOLD:
-            return f"it has already ended ({job.state})"
+            return f"already finished ({job.state})"
         if not store.submission(job.number).request.requeue:
-            return "it was submitted with --no-requeue"
+            return "submitted with --no-requeue"
         store.run_again(job)
     elif verb == "cancel":
         store.end(job.id, "cancelled", now=time.time(), elapsed=0.0, exit_code=0, exit_signal=0)
     elif verb in ("hold", "release") or argument == HOLD:
         store.set_held(job.id, verb != "release")
     else:
-        return f"it is not running: nothing to {verb}"
+        return f"not running: nothing to {verb}"
     return ""
 
 
@@ -163,28 +163,28 @@ def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> lis
             store.set_comment(number, value)
         return []
     if name != "throttle":
-        return [f"this queue's jobs have no {name}"]
+        return [f"jobs in this queue have no {name}"]
     try:
         throttle = read_throttle(value)
     except ValueError as error:
         return [str(error)]
     for number in {job.number for job in jobs if job.task is not None}:
         store.set_throttle(number, throttle)
-    return ["it is not an array" for job in jobs if job.task is None]
+    return ["not an array" for job in jobs if job.task is None]
 
 
 def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
     if job.state in ACTIVE:
         return "already running: its limit cannot change"
     if job.state != "pending":
-        return "it has already ended"
+        return "already finished"
     try:
         sign, seconds = parse_time_change(value)
     except ValueError as error:
         return str(error)
     if sign and seconds is not None:
         if job.limit_seconds is None:
-            return "it has no limit to change relatively"
+            return "no time limit to change relatively"
         seconds = job.limit_seconds + (seconds if sign == "+" else -seconds)
     if seconds is not None and seconds <= 0:
         return f"{value} leaves no time"

@@ -173,7 +173,7 @@ def _unusable(path: Path, error: Exception) -> StoreUnusable:
     match failure(error):
         case Failure.FULL:
             return StoreUnusable(
-                f"the queue cannot be written: no room left for {path}",
+                f"cannot write to the queue: no space left for {path}",
                 "Free some space, then try again.",
             )
         case Failure.LOCKED if not has_locks(path.parent):

@@ -141,7 +141,7 @@ class _Keeper:
             os.umask(work.umask)
             os.chdir(work.work_dir)
         except OSError as error:
-            return f"cannot go to {work.work_dir}: {error.strerror}"
+            return f"cannot change to {work.work_dir}: {error.strerror}"
         try:
             stdin = _open_without_waiting(work.stdin or os.devnull, os.O_RDONLY)
         except OSError as error:
@@ -173,7 +173,7 @@ class _Keeper:
         except OSError as error:
             os.close(gate_write)
             os.waitpid(self.pid, 0)
-            return f"the queue cannot record its start: {error.strerror}"
+            return f"cannot record the start in the queue: {error.strerror}"
         # The status of a child that was killed already reports that.
         with suppress(BrokenPipeError):
             os.write(gate_write, b"go")
@@ -305,7 +305,7 @@ def _become_script(
 def _why_not_run(script: str, number: int) -> str:
     """Return the reason why the system does not run a script, with its interpreter."""
     if number == errno.E2BIG:
-        return "its arguments and environment are too large for this system"
+        return "the arguments and environment are too large for this system"
     with open(script, "rb") as stream:
         first_line = stream.readline(1000)
     interpreter = first_line.removeprefix(b"#!").strip().split(None, 1)[:1] or [b"#!"]

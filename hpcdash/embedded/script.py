@@ -286,9 +286,9 @@ class _Reader:
         tasks = -(-self._gpus.get("gpus", 0) // gpus_per_task)
         if tasks > tasks_per_node:
             raise UsageError(
-                f"{tasks} tasks of {gpus_per_task} GPUs, {tasks_per_node} on a node, are "
-                "requested; this machine is one node",
-                "Request all on one: with slots, slots_per_node = slots.",
+                f"{tasks} tasks of {gpus_per_task} GPUs, {tasks_per_node} per node, are "
+                "requested; this machine is a single node",
+                "Request all on one node: with slots, slots_per_node = slots.",
             )
 
     def _text(self, name: str) -> Callable[[str], None]:
@@ -332,18 +332,16 @@ class _Reader:
         # '1', '1-4': this machine is one node.
         if _positive(value.partition("-")[0]) > 1:
             raise ValueError(
-                f"{value} nodes are requested; this machine is one (with slots, slots_per_node = "
-                "slots)"
+                f"{value} nodes requested, but this machine is a single node (with slots, "
+                "slots_per_node = slots)"
             )
 
     def _array(self, value: str) -> None:
         tasks = parse_tasks(value)
         if tasks.is_incomplete or not tasks.count:
-            raise ValueError(f"{value!r} has no array tasks: use 3, 1-10, 0-15:4 or 1-10%2")
+            raise ValueError(f"{value!r} is not an array: use 3, 1-10, 0-15:4 or 1-10%2")
         if tasks.count > MAX_ARRAY:
-            raise ValueError(
-                f"{tasks.count} tasks are more than the {MAX_ARRAY} that this queue accepts at once"
-            )
+            raise ValueError(f"{tasks.count} tasks exceed the queue's limit of {MAX_ARRAY}")
         self._values["tasks"] = str(tasks)
 
     def _time(self, value: str) -> None:
@@ -402,7 +400,7 @@ def parse_time_change(text: str) -> tuple[str, int | None]:
     sign = text[:1] if text[:1] in ("+", "-") else ""
     seconds = parse_duration(text.removeprefix(sign), bare_unit_seconds=_MINUTE)
     if sign and seconds is None:
-        raise ValueError(f"{text!r} is not a change of a limit: use +30 or -1:00:00")
+        raise ValueError(f"{text!r} is not a limit change: use +30 or -1:00:00")
     return sign, seconds
 
 
@@ -417,11 +415,11 @@ def read_early_signal(text: str) -> JobSignal:
     """Parse `USR1@600`, `B:USR1@600` or `10`; raises ValueError."""
     flags, has_flags, rest = text.rpartition(":")
     if has_flags and flags not in ("B", "R", "BR", "RB"):
-        raise ValueError(f"{flags!r} before the colon: B is for the batch shell")
+        raise ValueError(f"{flags!r} is not allowed before the colon; B is for the batch shell")
     name, has_time, seconds = rest.partition("@")
     lead = _whole(seconds) if has_time else _DEFAULT_LEAD_SECONDS
     if lead > _MAX_LEAD_SECONDS:
-        raise ValueError(f"{lead} s ahead is more than {_MAX_LEAD_SECONDS}")
+        raise ValueError(f"{lead} s before the end exceeds {_MAX_LEAD_SECONDS}")
     return JobSignal(signal_number(name), lead, "B" in flags)
 
 
@@ -442,7 +440,7 @@ def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
             found.append(JobDependency(kind))
             continue
         if not targets:
-            raise ValueError(f"{kind} needs the number of a job: {kind}:12")
+            raise ValueError(f"{kind} needs a job number: {kind}:12")
         for target in targets:
             match = re.fullmatch(r"([0-9]{1,15})(?:_([0-9]{1,9}|\*))?(?:\+([0-9]{1,9}))?", target)
             if match is None:

@@ -93,7 +93,7 @@ def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int
     try:
         ensure_supervisor(store.folder)
     except OSError as error:
-        print(f"it is queued, but cannot start yet: {error.strerror}", file=sys.stderr)
+        print(f"queued, but cannot start yet: {error.strerror}", file=sys.stderr)
     return 0
 
 

@@ -29,7 +29,7 @@ from hpcdash.private_files import atomic_write
 
 _STATES = {"suspend": "suspended", "resume": "running"}
 _REQUEUE_HELD = "requeue held"
-_UNKNOWN = "its end was not observed: exit unknown"
+_UNKNOWN = "end not observed: exit status unknown"
 # The next submission starts faster within this time.
 _IDLE_SECONDS = 20.0
 # Pause after a failure, such as a full disk or a locked database.
@@ -183,7 +183,7 @@ def _apply_to_inactive(store: QueueStore, job_id: int, verb: str, argument: str)
             return ""
     if job is not None and job.state == "cancelled" and verb == "cancel":
         return ""
-    return "it is no longer running"
+    return "no longer running"
 
 
 def _apply_to_running(
@@ -199,7 +199,7 @@ def _apply_to_running(
 
     if verb in ("cancel", "requeue"):
         if verb == "requeue" and not store.submission(job.number).request.requeue:
-            return "it was submitted with --no-requeue"
+            return "submitted with --no-requeue"
         with store.writing():
             store.set_state(job.id, "completing", _REQUEUE_HELD if argument == HOLD else verb)
         processes.send([begun.keeper], signal.SIGTERM)
@@ -220,7 +220,7 @@ def _apply_to_running(
         elif recipient != "full":
             recipients = [pid for pid in recipients if pid != begun.pid]
         if not recipients:
-            return "it has no steps, only its batch shell"
+            return "no steps, only the batch shell"
         number = signal_number(name)
         if number == signal.SIGKILL and recipient == "full":
             # This ends the whole job, which did not fail.
@@ -267,7 +267,7 @@ def _store_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
         if ended.why == TERMINATED and job.wanted is None:
             reason = "another program stopped its keeper"
         if ended.left_behind:
-            reason = f"{ended.left_behind} of its processes cannot be killed"
+            reason = f"{ended.left_behind} of the job's processes cannot be killed"
         store.end(
             job.id,
             _state(job, ended),

@@ -145,7 +145,8 @@ class Checkpoints:
         if not can_agree(all_reduce_max):
             if processes_in_all() > 1:
                 self._log.warn(
-                    "alone", f"{ALONE}, or give resume_from all_reduce_max=, if they train together"
+                    "alone",
+                    f"{ALONE}, or pass all_reduce_max= to resume_from, if they train together",
                 )
             return self.newest()
         chosen = self.newest() if self._rank == 0 else None
@@ -177,8 +178,8 @@ class Checkpoints:
         """
         if self._rank and self._barrier is None:
             raise RuntimeError(
-                f"rank {self._rank} would save beside rank 0: save only on rank 0, or pass "
-                "barrier=, such as torch.distributed.barrier, and have all ranks call it"
+                f"rank {self._rank} would save in parallel with rank 0: save only on rank 0, or "
+                "pass barrier=, such as torch.distributed.barrier, and have all ranks call it"
             )
         beside = self.folder / f"{_SAVING}{int(step):08d}"
         if self._barrier is None:
@@ -276,7 +277,7 @@ class Checkpoints:
         marked_paths = {checkpoint.path for checkpoint, _ in marked}
         for _, _, path in self._by_attempt():
             if path not in marked_paths:
-                self._skip(path, "it has no completion marker")
+                self._skip(path, "no completion marker")
         for checkpoint, marker in marked:
             defect = difference(checkpoint.path, marker, has_checksum=True)
             if defect:

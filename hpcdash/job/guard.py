@@ -26,7 +26,7 @@ _REASONS_OF_OTHERS = {
     _SAVE_TIME: "it is time to save",
     _SAVE_SWITCH: "save switch",
     _MEMORY: "another rank is almost out of memory",
-    _PREEMPTED: "another rank knows that the job is ending",
+    _PREEMPTED: "another rank was notified that the job is ending",
     _KILLED: "kill switch",
 }
 
@@ -204,8 +204,8 @@ class TrainingGuard:
             self.switches.exit_if_killed()
         elif all_reduce_highest(int(self.rank == 0 and self.switches.sees_kill()), None):
             warn(
-                f"the kill switch {self.switches.kill} is set: ending before the start; delete it "
-                "to train"
+                f"the kill switch {self.switches.kill} is set: exiting before training; delete "
+                "it to train"
             )
             raise SystemExit(0)
 
@@ -262,8 +262,8 @@ class TrainingGuard:
                 "alone",
                 f"{processes_in_all()} processes without torch.distributed: each decides on its "
                 "own when to stop, and only rank 0 saves for the save switch and at timed "
-                "intervals; pass TrainingGuard all_reduce_max= if they train together, or rank=0 "
-                "if each trains independently",
+                "intervals; pass all_reduce_max= to TrainingGuard if they train together, or "
+                "rank=0 if each trains independently",
             )
         return True
 

@@ -99,7 +99,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
             if path.is_dir():
                 sync_file_system(path)
         except OSError as error:
-            self._log.warn("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
+            self._log.warn("unmarked", f"{path} may not be on disk yet: {error.strerror}")
         # Wait until all ranks have written their parts.
         all_reduce_highest(0, self.guard.all_reduce_max)
         seconds = self.guard.saved()
@@ -150,4 +150,4 @@ def _state(path: Path) -> tuple[str, float]:
         ]
         return (f"{empty[0]} is empty" if empty else ""), (path / _STATE).stat().st_mtime
     except (OSError, ValueError):
-        return f"it has neither a marker nor the Trainer's {_STATE}", 0.0
+        return f"neither a completion marker nor the Trainer's {_STATE}", 0.0

@@ -85,7 +85,9 @@ class MemoryGuard:
                 self._reason = self._host_reason() or self._gpu_reason()
             except Exception as error:
                 self._log.warn(
-                    "unread", f"cannot measure memory ({error!r}); training continues unguarded"
+                    "unread",
+                    f"cannot measure memory ({error!r}); training continues without the "
+                    "memory guard",
                 )
         return self._reason
 
@@ -97,7 +99,9 @@ class MemoryGuard:
         used = self._host_used()
         if used is None:
             self._log.warn(
-                "host", "cannot measure host memory on this system; training continues unguarded"
+                "host",
+                "cannot measure host memory on this system; training continues without the "
+                "memory guard",
             )
             return ""
         if used <= self._host_percent:

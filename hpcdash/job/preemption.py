@@ -120,7 +120,7 @@ class Preemption:
         self._time_iteration()
         worst = all_reduce_highest(int(bool(self.reason(step))), self._all_reduce_max)
         if worst and not self._reason:
-            self._reason = "another rank knows that the job is ending" + (
+            self._reason = "another rank was notified that the job is ending" + (
                 "" if step is None else f" at step {step}"
             )
         if worst:
@@ -151,9 +151,9 @@ class Preemption:
             if self.check_every_steps != 1:
                 steps = f"{self.check_every_steps} iterations"
             parts = " + ".join((steps, "save", *self._other_parts))
-            needed = f"2 × ({parts})" if grace > self._least_grace else "the end itself"
+            needed = f"2 × ({parts})" if grace > self._least_grace else "the job end"
             self._reason = (
-                f"{max(0.0, left):.0f} s are left{place}, less than the {grace:.0f} s of {needed}"
+                f"{max(0.0, left):.0f} s left{place}, less than the {grace:.0f} s of {needed}"
             )
         return self._reason
 

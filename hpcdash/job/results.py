@@ -46,12 +46,12 @@ def load_result(path: str, form: str = PICKLE) -> Any:
         status = os.fstat(number)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError(
-                f"{folder}: others may have written there; its results are not read"
+                f"{folder}: others may have written to it, so its results are not read"
             )
         try:
             file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=number)
         except FileNotFoundError:
-            raise FileNotFoundError(f"the previous job left no result: {path}") from None
+            raise FileNotFoundError(f"the previous job has no result: {path}") from None
     finally:
         os.close(number)
     with os.fdopen(file, "rb") as stream:

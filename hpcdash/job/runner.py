@@ -54,7 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m hpcdash.job.runner", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--module", required=True, help="module of the function, as imported")
-    add("--function", required=True, help="its name in the module, with dots for a class attribute")
+    add(
+        "--function",
+        required=True,
+        help="function name in the module, dotted for a class attribute",
+    )
     add("--args-file", help="a base64 pickle of the positional arguments, a tuple or list")
     add("--kwargs-file", help="a base64 pickle of the keyword arguments, a dict")
     add("--callbacks-file", help="output of hpcdash.job.callbacks.shipped()")
@@ -94,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--array-index",
-        help="which of the items; by default the array task's number in the environment",
+        help="index of the item; default: the array task's number in the environment",
     )
     add(
         "--array-items-file",
@@ -342,7 +346,7 @@ def _loaded(path: str | None, types: tuple[type, ...], default: Any) -> Any:
     value = read_packed(path)
     if not isinstance(value, types):
         text = " or ".join(kind.__name__ for kind in types)
-        raise TypeError(f"{path} holds a {type(value).__name__}, not a {text}")
+        raise TypeError(f"{path} contains a {type(value).__name__}, not a {text}")
     return value
 
 
@@ -401,7 +405,7 @@ def _close_streams() -> None:
         except BaseException as error:  # The function may have replaced it by anything, also None.
             if getattr(sys, name) is not None and name == "stdout":
                 _write_to_stderr(
-                    f"hpcdash: what the function printed last is lost: {type(error).__name__}\n"
+                    f"hpcdash: the last output of the function is lost: {type(error).__name__}\n"
                 )
             setattr(sys, name, None)
 

@@ -221,7 +221,7 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
 class _NoClasses(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
-            f"it names {module}.{name}, and a checkpoint may contain only plain values"
+            f"it refers to {module}.{name}, but a checkpoint may contain only plain values"
         )
 
 

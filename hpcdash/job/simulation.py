@@ -46,17 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--suspend-after",
         type=float,
         metavar="SECONDS",
-        help="when to ask it to suspend (default: never)",
+        help="when to request suspension (default: never)",
     )
     add(
         "--grace",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="seconds it may then take to save (default: 5)",
+        help="seconds allowed for saving (default: 5)",
     )
     add("--import", type=float, default=60.0, metavar="SECONDS", dest="imports",
-        help="seconds from its start to its first check for the command (default: 60)")  # fmt: skip
+        help="seconds from the start to the first check for the command (default: 60)")  # fmt: skip
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
     options = parser.parse_args(argv)
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
@@ -87,7 +87,7 @@ def _simulate(program: Sequence[str], command: str, options: argparse.Namespace)
         if not _wait_until(
             lambda: process.poll() is not None or os.path.exists(ready), options.suspend_after
         ):
-            _report("asking the program to suspend")
+            _report("requesting suspension of the program")
             with open(command, "wb") as file:
                 file.write(b"suspend\n")
             requested_at = monotonic()
@@ -98,7 +98,7 @@ def _simulate(program: Sequence[str], command: str, options: argparse.Namespace)
                     1,
                 )
             if process.returncode is None:
-                return _report(f"suspended {monotonic() - requested_at:.1f} s after it was asked")
+                return _report(f"suspended {monotonic() - requested_at:.1f} s after the request")
         elif process.returncode is None:
             return _report("suspended on its own")
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -128,7 +128,7 @@ def _wait_for_suspension(
         if now >= (deadline if has_checked else max(deadline, import_deadline)):
             if seen_at is not None:
                 return "it saw the command but did not call go_suspend"
-            return f"it {'did not look' if has_checked else 'never looked'} for the command"
+            return f"it {'did not check' if has_checked else 'never checked'} for the command"
         sleep(_CHECK_SECONDS)
     return ""
 

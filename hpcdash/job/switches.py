@@ -85,7 +85,7 @@ class Switches:
         if self.kill and self._check_path(self.kill, self._is_set, _WAIT_AT_START_SECONDS):
             self._log.warn(
                 "exit",
-                f"the kill switch {self.kill} is set: ending before the start; delete it to train",
+                f"the kill switch {self.kill} is set: exiting before training; delete it to train",
             )
             raise SystemExit(0)
 
@@ -116,8 +116,8 @@ class Switches:
         if found is None:
             self._log.warn(
                 (path, "unanswered"),
-                f"the switch {path} cannot be checked: its file system does not respond; training "
-                "continues without it until it does",
+                f"the switch {path} cannot be checked: its file system does not respond; "
+                "training continues without it until it responds",
             )
         return bool(found)
 

@@ -96,9 +96,9 @@ class TrySave:
         if not saved["replicated"]:
             if saved["ranks"] != ranks:
                 raise RuntimeError(
-                    f"{newest.path} holds the parts of {saved['ranks']} ranks, and this training "
-                    f"has {ranks}: start {saved['ranks']}; any number can resume a model in "
-                    "DistributedDataParallel"
+                    f"{newest.path} contains the parts of {saved['ranks']} ranks, but this "
+                    f"training has {ranks}: start {saved['ranks']} ranks; any number can resume "
+                    "a model in DistributedDataParallel"
                 )
             saved = shards.read_plain(newest.path, rank)
         tensors = shards.read_tensors(newest.path, saved["files"])
@@ -115,9 +115,9 @@ class TrySave:
         for name, part in self._parts.items():
             part_state = state.get(name)
             if part is None and part_state is not None:
-                raise RuntimeError(f"{newest.path} was saved with {name}, and init has none")
+                raise RuntimeError(f"{newest.path} was saved with {name}, but init received none")
             if part is not None and part_state is None:
-                raise RuntimeError(f"{newest.path} was saved without {name}, and init has one")
+                raise RuntimeError(f"{newest.path} was saved without {name}, but init received one")
             if part is not None:
                 part.load_state_dict(part_state)
         self._calls = newest.step

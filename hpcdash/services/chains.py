@@ -110,7 +110,7 @@ class ChainReader:
             chain = await asyncio.to_thread(self._find, tables)
             if not chain.units:
                 raise NoSuchJob(
-                    f"job {self.job_id} was not found in the queue or in its history",
+                    f"job {self.job_id} was not found in the queue or in the job history",
                     "Check the job ID.",
                 )
             # The one that was asked for first: its own past leads to the others.
@@ -179,7 +179,7 @@ class ChainReader:
         notes: tuple[str, ...] = ()
         found = [queued.table]
         if isinstance(past, HpcdashError):
-            notes = (f"jobs that left the queue are missing: {past.message}",)
+            notes = (f"finished jobs are missing: {past.message}",)
         elif isinstance(past, BaseException):
             raise past
         else:
@@ -205,7 +205,7 @@ class ChainReader:
             if table.num_rows:
                 return [table]
         raise NoSuchJob(
-            f"job {self.job_id} was not found in the queue or in its history",
+            f"job {self.job_id} was not found in the queue or in the job history",
             "Check the job ID and the cluster.",
         )
 
@@ -364,7 +364,9 @@ def plan_append(
     waiting = appended(again, phrased)
     if waiting is None:
         return _from_row(store, requested, row)
-    notes = [note for note in waiting.notes if not note.startswith("omitted: they no longer apply")]
+    notes = [
+        note for note in waiting.notes if not note.startswith("omitted (no longer applicable)")
+    ]
     return build_plan(store, waiting, notes=notes)
 
 
@@ -382,7 +384,7 @@ def _from_row(store: ClusterStore, requested: Submission, row: Row) -> Submissio
         parts.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
     again = plan_submission(store, replace(requested, options=tuple(parts)))
     note = (
-        "it keeps its name, folder and time limit; everything else comes from its script's "
+        "the job keeps its name, folder and time limit; everything else comes from the script's "
         "directives"
     )
     return replace(again, notes=(*again.notes, note))
@@ -429,7 +431,7 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
     """
     if not content.startswith(b"#!"):
         # Sourced or given to an interpreter it would run, but it is no script any more by itself.
-        return Outcome(before.path, False, "its first line does not start with #!")
+        return Outcome(before.path, False, "the first line does not start with #!")
     sums = (hashlib.sha256(text).hexdigest() for text in (before.content, content))
     argv = ("sh", "-c", shell_text("services/replace_file.sh"), "sh", before.path, *sums)
     command = ActionCommand(
@@ -447,11 +449,11 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
 
 def _read(answer: Answer, *, path: str) -> tuple[Outcome, ...]:
     reported = {
-        _CHANGED: "it was changed meanwhile: nothing was written",
-        _CUT: "it arrived incomplete: nothing was written",
-        _NO_FILE: "it no longer exists: nothing was written",
+        _CHANGED: "the file was changed meanwhile: nothing was written",
+        _CUT: "the file arrived incomplete: nothing was written",
+        _NO_FILE: "the file no longer exists: nothing was written",
     }
     if answer.status == 0:
-        return (Outcome(path, True, "written; jobs that start from now on read it"),)
+        return (Outcome(path, True, "written; jobs that start from now on use it"),)
     text = excerpt(answer.stderr) or f"status {answer.status}"
     return (Outcome(path, False, reported.get(answer.status, f"not written: {text}")),)

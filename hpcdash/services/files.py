@@ -131,7 +131,7 @@ def path_problem(path: str) -> str:
     if not path:
         return "the path of the file is unknown"
     if "\0" in path or not is_encodable(path):
-        return "no file can have this path"
+        return "not a valid file path"
     return ""
 
 
@@ -192,7 +192,7 @@ def whole_file_query(
         [chunk] = query.parse(answer)
         problem = chunk.stat.problem or ("" if chunk.ends_the_file else _CUT_SHORT)
         if len(chunk.content) > most_bytes:
-            problem = f"it is larger than {most_bytes >> 20} MiB"
+            problem = f"larger than {most_bytes >> 20} MiB"
         if problem:
             raise UnreadableOutput(problem, argv=command)
         return chunk.content
@@ -226,7 +226,7 @@ def reader_problem(answer: Answer) -> str:
     lines = [
         line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()
     ]
-    ended = f"reading it failed with status {answer.status}" if answer.status else _CUT_SHORT
+    ended = f"reading failed with status {answer.status}" if answer.status else _CUT_SHORT
     return lines[-1] if lines else ended
 
 
@@ -329,10 +329,10 @@ def _problem(kind: str, where: bytes, path: str) -> str:
         "no-folder": f"no such folder: {folder}",
         "not-a-folder": f"{folder} is not a folder",
         "closed-folder": f"no permission to enter {folder}",
-        "closed": "no permission to read it",
-        "dangling": f"it is a link to {folder}, which does not exist",
-        "broken": f"it is a link to {folder}, itself a dangling link",
-        "special": "it is not a regular file",
+        "closed": "no permission to read this file",
+        "dangling": f"a link to {folder}, which does not exist",
+        "broken": f"a link to {folder}, itself a dangling link",
+        "special": "not a regular file",
         "no-stat": "this machine has no stat command",
         "skipped": "",
     }

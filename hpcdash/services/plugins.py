@@ -123,7 +123,7 @@ def build_command(
 
 def _require_safe(field: str, value: str, subject: str, variable: str, *, is_whole: bool) -> None:
     if not value:
-        raise UsageError(f"not run: {subject} has no {field}", f"Its command needs {{{field}}}.")
+        raise UsageError(f"not run: {subject} has no {field}", f"The command needs {{{field}}}.")
     if _CONTROL.search(value) or not _is_passable(value):
         raise UsageError(
             f"not run: the {field} of {subject} contains control characters",
@@ -213,7 +213,7 @@ async def run_plugin(
                     reading.cancel()
         except TimeoutError:
             text = (
-                f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, "
+                f"{_program(command)} did not finish within {command.plugin.limit_seconds:g} s, "
                 "and was terminated"
             )
             raise CommandError(
@@ -245,7 +245,7 @@ def run_in_terminal(command: PluginCommand, withheld: frozenset[str] = frozenset
         for number, handler in before.items():
             signal.signal(number, handler)
     return (
-        f"{command.plugin.name}: {_program(command)} ended with status {status}" if status else ""
+        f"{command.plugin.name}: {_program(command)} exited with status {status}" if status else ""
     )
 
 

@@ -46,7 +46,7 @@ class HostKeys:
             if entry.blob == blob:
                 raise HostKeyRefused(
                     f"{hop.label} shows the key {shown}, which {entry.where} marks as revoked.",
-                    "Do not log in there; ask the site.",
+                    "Do not log in there; contact the site.",
                 )
         if known.exact and known.host_keys:
             raise _changed(hop, known.host_keys, algorithm, shown)
@@ -121,7 +121,7 @@ def _changed(hop: Hop, entries: tuple[KnownKey, ...], algorithm: str, shown: str
     if name.startswith("["):
         name = f"'{name}'"
     return HostKeyChanged(
-        f"The host key of {hop.label} has changed: somebody may be intercepting the connection. "
+        f"The host key of {hop.label} has changed: someone may be intercepting the connection. "
         f"It shows {algorithm} {shown}; the known key is {known}.",
         f"Ask the site whether it changed its keys. If it did: ssh-keygen -R {name}{option}",
     )

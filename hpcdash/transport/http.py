@@ -173,7 +173,7 @@ class HttpTransport:
                     )
         except TimeoutError:
             raise CommandTimedOut(
-                f"{self.name} did not answer within {limit_seconds:g} s",
+                f"{self.name} did not respond within {limit_seconds:g} s",
                 "Its dashboard may be busy.",
                 argv=argv,
             ) from None
@@ -205,8 +205,8 @@ class HttpTransport:
         if self._shell is None:
             raise CommandMissing(
                 f"{self.name} is an HTTP server and cannot run commands",
-                'Specify a host that has its files: ssh = "HOST" in this cluster\'s table, or '
-                "--ssh HOST.",
+                'Specify a host with access to its files: ssh = "HOST" in this cluster\'s '
+                "table, or --ssh HOST.",
                 argv=argv,
             )
         return self._shell
@@ -383,7 +383,7 @@ class HttpTransport:
         self._health.set_state("lost", reason)
         return ConnectionFailed(
             f"{self.name} cannot be reached: {reason}",
-            "Is the server running, and is this its URL?",
+            "Is the server running, and is this the right URL?",
         )
 
     @asynccontextmanager

@@ -55,7 +55,7 @@ def timed_out(
 ) -> CommandTimedOut:
     """Build the error for a command that was ended at its time limit."""
     error = CommandTimedOut(
-        f"{program_name(argv)} had not finished after {limit_seconds:g} s and was terminated on "
+        f"{program_name(argv)} did not finish within {limit_seconds:g} s and was terminated on "
         f"{where}.",
         "The machine or its scheduler may be busy; try again later.",
         argv=argv,

@@ -236,7 +236,7 @@ class _Copy:
                             raise UnreadableOutput(
                                 f"this log is larger than {format_memory(_MAX_BYTES)}, so the rest "
                                 "is not copied",
-                                "Read its end on the machine that wrote it.",
+                                "Read the end on the machine that wrote it.",
                             )
                         self._write(target, position, piece)
                         position += len(piece)

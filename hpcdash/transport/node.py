@@ -125,7 +125,7 @@ class ThroughNode:
             )
         except CommandTimedOut as error:
             message = (
-                f"{program_name(argv)} had not finished after {limit_seconds:g} s on "
+                f"{program_name(argv)} did not finish within {limit_seconds:g} s on "
                 f"{self.name} and was terminated."
             )
             raise CommandTimedOut(
@@ -198,7 +198,7 @@ class ThroughNode:
 
     def _require_host(self) -> None:
         if not _HOST.fullmatch(self._host):
-            raise NodeUnreached(ascii(self._host), "it is not the name of a machine")
+            raise NodeUnreached(ascii(self._host), "not a valid host name")
 
 
 async def _own_output(stream: Stream, stdout: MarkedOutput, host: str) -> AsyncIterator[bytes]:
@@ -206,7 +206,7 @@ async def _own_output(stream: Stream, stdout: MarkedOutput, host: str) -> AsyncI
     async for chunk in stdout.cut(stream):
         yield chunk
     if stdout.is_too_noisy:
-        noise = f"its login shell printed more than {NOISE_BYTES >> 10} KiB of its own"
+        noise = f"its login shell printed more than {NOISE_BYTES >> 10} KiB of unrelated output"
         raise NodeUnreached(host, noise)
 
 

@@ -57,7 +57,7 @@ class TerminalPrompter:
                 _write(
                     terminal,
                     f"Unknown host {visible(question.hop)}.\n",
-                    f"Its {visible(question.algorithm)} key has the fingerprint "
+                    f"Its {visible(question.algorithm)} key fingerprint is "
                     f"{visible(question.fingerprint)}\n",
                     f"Trust it and store it in {visible(question.known_hosts_path)}? [yes/no] ",
                 )

@@ -94,7 +94,7 @@ class ReplayTransport:
             await asyncio.sleep(min(answer.seconds, limit_seconds))
         if answer.seconds > limit_seconds:
             raise CommandTimedOut(
-                f"did not answer within {limit_seconds:g} s",
+                f"did not respond within {limit_seconds:g} s",
                 "Retrying automatically.",
                 argv=argv,
                 status=None,
@@ -153,12 +153,13 @@ class ReplayTransport:
         requested = normalised_argv(argv)
         answers = self.case.answers.get(requested)
         if answers is None:
-            next_step = "A recording is read-only and has only the answers recorded then."
+            next_step = "A recording is read-only and contains only recorded answers."
             if self.case.answers:
                 nearest = max(self.case.answers, key=lambda argv: _similarity(argv, requested))
                 next_step += f" Nearest recorded command: {_shown(nearest)}"
             raise NotRecorded(
-                f"the recording {self.case.directory.name!r} has no answer to: {_shown(requested)}",
+                f"the recording {self.case.directory.name!r} has no answer for: "
+                f"{_shown(requested)}",
                 next_step,
             )
         count = self._answer_counts.get(requested, 0)

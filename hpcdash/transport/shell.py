@@ -265,9 +265,9 @@ class RemoteOutput:
         has_begun = self.stdout.seen or self.stderr.seen
         error = ConnectionFailed if has_begun else self._error
         return error(
-            f"The login shell on {self._host} printed more than {NOISE_BYTES >> 10} KiB of its own "
-            f"{'after' if has_begun else 'before'} it ran {self._program}, so it was terminated."
-            f"{_quoted(noisy.noise)}",
+            f"The login shell on {self._host} printed more than {NOISE_BYTES >> 10} KiB of "
+            f"unrelated output {'after' if has_begun else 'before'} it ran {self._program}, so "
+            f"it was terminated.{_quoted(noisy.noise)}",
             f"The likely cause is {_RC_FILE}. {_INTERACTIVE_ONLY}",
         )
 
@@ -316,9 +316,9 @@ class RemoteOutput:
         login = shlex.join(ssh_argv(self._host))
         if _EXPIRED.search(text):
             return AuthenticationFailed(
-                f"Your password on {self._host} has expired. Commands are not run there until you "
+                f"Your password on {self._host} has expired. No commands run there until you "
                 "change it.",
-                f"Change it: {login} asks for a new one. Then connect again.",
+                f"Change it: {login} prompts for a new one. Then connect again.",
             )
         if self.stderr.seen:
             return self._no_output()
@@ -331,7 +331,7 @@ class RemoteOutput:
 
     def _no_output(self) -> ConnectionFailed:
         return self._error(
-            f"The output of {self._program} on {self._host} does not arrive.",
+            f"No output of {self._program} arrived from {self._host}.",
             f"The likely cause is {_RC_FILE} that redirects stdout (exec >file). "
             f"{_INTERACTIVE_ONLY}",
         )

@@ -353,7 +353,7 @@ class SshTransport:
             self._last_error = error or NotSent(
                 f"The connection to {self.name} dropped too often: {MAX_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
-                f"It is reopened in {format_age(wait)}; ctrl+r tries now.",
+                f"Reconnecting in {format_age(wait)} (ctrl+r: now).",
             )
             self.health.set_state("failed", self._last_error.message)
             raise self._last_error.with_traceback(None)
@@ -502,7 +502,7 @@ class SshTransport:
                     kind = NotSent if reads_stdin else ConnectionFailed
                     raise kind(
                         f"{self.name} did not open a channel for {doing}: {error.reason}.",
-                        "It may limit the sessions of a connection (MaxSessions); close other "
+                        "It may limit sessions per connection (MaxSessions); close other "
                         "windows on it.",
                     ) from error
             except (asyncssh.Error, OSError) as error:

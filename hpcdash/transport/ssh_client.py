@@ -90,7 +90,7 @@ class HopClient(asyncssh.SSHClient):
         return answers[0] if answers else None
 
     async def password_change_requested(self, prompt: str, lang: str) -> tuple[str, str]:
-        labels = ("Current password", "New password", "New password again")
+        labels = ("Current password", "New password", "Repeat the new password")
         instructions = prompt or "The password has expired."
         for _ in range(_PASSWORD_TRIES):
             answers = await self.prompt(
@@ -134,7 +134,7 @@ class HopClient(asyncssh.SSHClient):
         """
         instructions = "Wrong passphrase." if is_wrong else ""
         answers = await self.prompt(
-            "Passphrase", instructions, (PromptField(f"Passphrase of {path}"),)
+            "Passphrase", instructions, (PromptField(f"Passphrase for {path}"),)
         )
         return answers[0] if answers else None
 
@@ -196,7 +196,7 @@ class HopClient(asyncssh.SSHClient):
             return False
         if not self._prompter.can_prompt():
             self.found_nobody = True
-            self._note_tried(f"{method} (not tried: nobody is present to answer)")
+            self._note_tried(f"{method} (not tried: no one is present to answer)")
             return False
         self._prompts[method] += 1
         if method == "keyboard-interactive":

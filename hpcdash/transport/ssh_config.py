@@ -354,8 +354,8 @@ def parse_destination(text: str) -> Destination:
     is_port = not port or port.isdecimal()
     if not (is_host and is_user and is_port):
         raise ConfigError(
-            f"{text!r} is not a host to connect to.",
-            "Use [user@]host[:port] or a Host of ~/.ssh/config.",
+            f"{text!r} is not a valid host.",
+            "Use [user@]host[:port] or a Host in ~/.ssh/config.",
         )
     return Destination(host, user or None, int(port) if port else None)
 
@@ -462,9 +462,7 @@ def _resolve(
 
 def _unreadable(error: Exception) -> ConfigError:
     message = "its files include each other" if isinstance(error, RecursionError) else str(error)
-    return ConfigError(
-        f"The ssh configuration cannot be read: {message}", "Fix the line shown above."
-    )
+    return ConfigError(f"Cannot read the ssh configuration: {message}", "Fix the line shown above.")
 
 
 def _load(destination: Destination, paths: tuple[Path, ...]) -> tuple[_Config, tuple[Path, ...]]:

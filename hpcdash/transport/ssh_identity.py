@@ -192,7 +192,7 @@ async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
         with contextlib.suppress(asyncssh.KeyImportError):
             line = key.key_algorithm + b" " + base64.b64encode(key.key_public_data)
             own_certificate = asyncssh.import_certificate(line)
-            title = f"certificate {_comment(key)} of the agent"
+            title = f"certificate {_comment(key)} from the agent"
             _name_certificate(title, own_certificate, hop.user, found)
     _name_agent_keys(agent_keys, found)
     for file in files:
@@ -234,7 +234,7 @@ def _add_file(
     if public is not None and public.public_data in in_agent:
         return
     if public is not None and public.algorithm.startswith(_HARDWARE):
-        found.names.append(f"{name} (a hardware key, which is used only through an agent)")
+        found.names.append(f"{name} (a hardware key, usable only through an agent)")
         found.next_steps.append(
             f'Add it to an agent (ssh-add {file.path}), or set transport = "openssh" for this '
             "cluster."
@@ -265,10 +265,10 @@ def _read_files(
         try:
             certificates[path] = asyncssh.import_certificate(path.read_bytes())
         except (OSError, asyncssh.KeyImportError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no certificate is in it"
+            reason = error.strerror if isinstance(error, OSError) else "it contains no certificate"
             found.names.append(f"certificate {path.name} (cannot be read: {reason})")
             found.next_steps.append(
-                f"{path} is named by CertificateFile: recreate it, or fix ~/.ssh/config."
+                f"{path} is set as CertificateFile: recreate it, or fix ~/.ssh/config."
             )
     for path in hop.identity_files:
         try:
@@ -333,7 +333,7 @@ def _local_time(epoch_seconds: int) -> str:
 
 
 async def _fetch_agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
-    """Return the keys of the agent behind a socket; [] if `path` is '' or it does not answer."""
+    "Return the keys from the agent behind a socket; [] if `path` is '' or it does not answer."
     if not path:
         return []
     found.agent = asyncssh.SSHAgentClient(path)
@@ -344,22 +344,22 @@ async def _fetch_agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKe
         found.names.append(f"agent {path} (no answer within {_AGENT_SECONDS:g} s)")
     except ValueError as error:
         # "[Errno 2] No such file or directory"
-        reason = str(error).partition("] ")[2] or str(error) or "it ended the connection"
+        reason = str(error).partition("] ")[2] or str(error) or "it closed the connection"
         found.names.append(f"agent {path} ({reason})")
     return []
 
 
 def _comment(key: asyncssh.SSHKeyPair) -> str:
-    return key.get_comment(errors="replace") or "without a name"
+    return key.get_comment(errors="replace") or "unnamed"
 
 
 def _name_agent_keys(keys: Iterable[asyncssh.SSHKeyPair], found: Identities) -> None:
     names = [
-        f"key {_comment(key)} of the agent"
+        f"key {_comment(key)} from the agent"
         for key in keys
         if not key.key_algorithm.endswith(b"-cert-v01@openssh.com")
     ]
     if len(names) > _MAX_AGENT_NAMES:
         more = counted(len(names) - _MAX_AGENT_NAMES + 1, "more key")
-        names = [*names[: _MAX_AGENT_NAMES - 1], f"{more} of the agent"]
+        names = [*names[: _MAX_AGENT_NAMES - 1], f"{more} from the agent"]
     found.names += names

@@ -96,7 +96,7 @@ class Login:
                 if client.shown_key is None:
                     raise HostKeyRefused(
                         f"The host certificate of {hop.label} is not valid: {error.reason}.",
-                        "Ask your administrators which certificate authority its login nodes use.",
+                        "Ask your administrators which certificate authority the login nodes use.",
                     ) from error
                 await self._host_keys.verify(hop, known, client.shown_key, clock)
             except (asyncssh.Error, OSError, ValueError) as error:
@@ -182,11 +182,11 @@ def _login_failure(
     if client.attended and isinstance(error, asyncssh.DisconnectError | OSError):
         after = format_age(client.clock.elapsed_seconds)
         if _is_timeout(error):
-            ending = f"had not accepted the login after {after}"
+            ending = f"did not accept the login within {after}"
         elif isinstance(error, asyncssh.DisconnectError):
-            ending = f"ended the login after {after}: {error.reason}"
+            ending = f"aborted the login after {after}: {error.reason}"
         else:
-            ending = f"ended the login after {after}: {error.strerror or error}"
+            ending = f"aborted the login after {after}: {error.strerror or error}"
         return AuthenticationFailed(
             f"{where} {ending}.{server_message}",
             "Connect again when you can answer: a host usually waits two minutes for a password or "
@@ -221,7 +221,7 @@ def _refused_login(
     gave_up = " (given up)" if client.gave_up else ""
     return AuthenticationFailed(
         f"{where} refused the login{gave_up}. Tried: "
-        f"{', '.join(tried) or 'nothing that it accepts'}.{server_message}",
+        f"{', '.join(tried) or 'no accepted method'}.{server_message}",
         "\n".join(steps),
     )
 
@@ -239,7 +239,7 @@ def _network_failure(
         proxy_message = f" (ProxyCommand reported: {proxy_message})"
     if isinstance(error, asyncssh.DisconnectError):
         return ConnectionFailed(
-            f"{where} ended the connection: {error.reason}{proxy_message}.{server_message}",
+            f"{where} closed the connection: {error.reason}{proxy_message}.{server_message}",
             f"Try it by hand: {hop.alias.command_line}",
         )
     if isinstance(error, socket.gaierror):
@@ -249,7 +249,7 @@ def _network_failure(
         )
     if _is_timeout(error):
         return ConnectionFailed(
-            f"{where} did not answer within {limit_seconds:g} s.",
+            f"{where} did not respond within {limit_seconds:g} s.",
             "Check the network, the VPN and the host's port.",
         )
     if isinstance(error, OSError):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Protocol
 
-ESCAPE_HELP = "enter ~ . ends it at once, enter ~ ~ types a ~"
+ESCAPE_HELP = "enter ~ . disconnects, enter ~ ~ types a ~"
 _READ_BYTES = 1 << 16
 _NEWLINES = b"\r\n"
 # Modes that are on by default: lines wrap, the cursor shows.

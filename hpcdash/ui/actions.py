@@ -123,7 +123,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "reservations",
         "0",
-        "reservations, and whether you may use them",
+        "reservations and your access to them",
         capability=Capability.RESERVATIONS,
         opens="reservations",
     ),
@@ -131,14 +131,14 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "share",
         "Z",
-        "shared pool: who runs, who waits and why, whose turn is next",
+        "shared pool: running and waiting tasks, next in turn",
         short="pool",
         opens="share",
     ),
     Action(
         "timeline",
         "L",
-        "timeline: when jobs end and start, when nodes are free",
+        "timeline: job ends and starts, free nodes",
         short="timeline",
         opens="timeline",
     ),
@@ -245,7 +245,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "chain",
         "c",
-        "the chain a job is in: jobs before and after it",
+        "the job's chain: jobs before and after it",
         JOB_TABLES | {"job", "alerts"},
         Capability.CHAINS,
         short="chain",
@@ -253,7 +253,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "cancel",
         "x",
-        "cancel (asks)",
+        "cancel (confirms)",
         LIVE_JOB_VIEWS | ALL_CLUSTERS,
         Capability.CANCEL,
         acts=True,
@@ -272,7 +272,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "requeue",
         "r",
-        "requeue (asks)",
+        "requeue (confirms)",
         JOB_VIEWS | ALL_CLUSTERS,
         Capability.REQUEUE,
         acts=True,
@@ -288,7 +288,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "delete",
         "delete",
-        "delete a finished job's record on the cluster (asks)",
+        "delete a finished job's record on the cluster (confirms)",
         JOB_VIEWS,
         Capability.DELETE,
         acts=True,
@@ -313,7 +313,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "move",
         "Q",
-        "move to another queue, account or cluster (asks)",
+        "move to another queue, account or cluster (confirms)",
         JOB_TABLES | {"job"},
         Capability.QUEUES,
         acts=True,
@@ -374,7 +374,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "where",
         "F",
-        "where a job could run, and where it starts first",
+        "find where a job can run and start first",
         TABLES | {"job"},
         Capability.QUEUES,
         short="where",
@@ -399,7 +399,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "check_nodes",
         "C",
-        "submit a job that checks the nodes: GPUs, disks, clock (asks)",
+        "submit a job that checks the nodes: GPUs, disks, clock (confirms)",
         frozenset({"nodes", "queues"}),
         Capability.NODE_CHECKS,
         acts=True,
@@ -409,7 +409,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "use",
         "U",
-        "live use: CPU, memory, GPUs by node",
+        "live usage: CPU, memory, GPUs by node",
         LIVE_JOB_VIEWS | INSIDE,
         Capability.LIVE_USE,
         short="use",
@@ -444,7 +444,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "preview",
         "ctrl+o",
-        "script, all of its lines, changes since the last one, form",
+        "cycle script, full script, changes, form",
         FORM,
         shown=2,
         short="script",
@@ -462,7 +462,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "other_way",
         "ctrl+n",
-        "a batch script as is, or back to a command",
+        "existing batch script, or back to a command",
         FORM,
         shown=5,
         short="batch script",
@@ -501,7 +501,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "raise_task",
         "greater_than_sign",
-        "raise the task's priority (asks)",
+        "raise the task's priority (confirms)",
         SHARE,
         acts=True,
         shown=2,
@@ -510,7 +510,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "lower_task",
         "less_than_sign",
-        "lower the task's priority (asks)",
+        "lower the task's priority (confirms)",
         SHARE,
         acts=True,
         shown=2,
@@ -519,19 +519,25 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "suspend_task",
         "p",
-        "suspend the task, or resume it (asks)",
+        "suspend the task, or resume it (confirms)",
         SHARE,
         acts=True,
         shown=2,
         short="suspend",
     ),
     Action(
-        "stop_task", "x", "stop the task for good (asks)", SHARE, acts=True, shown=3, short="stop"
+        "stop_task",
+        "x",
+        "stop the task for good (confirms)",
+        SHARE,
+        acts=True,
+        shown=3,
+        short="stop",
     ),
     Action(
         "interruptions",
         "t",
-        "runs, interruptions, and whether each saved",
+        "runs, interruptions and saves",
         SHARE,
         shown=4,
         short="interrupted",
@@ -551,7 +557,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "whole_alert",
         "w",
-        "full alert: what is wrong, what to do, its key",
+        "full alert: problem, next step, key",
         frozenset({"alerts"}),
         shown=2,
         short="in full",
@@ -589,13 +595,13 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "previous_task",
         "left_square_bracket",
-        "previous array task, run of an allocation or part of the job",
+        "previous array task, allocation run or part of the job",
         LOG,
     ),
     Action(
         "next_task",
         "right_square_bracket",
-        "next array task, run of an allocation or part of the job",
+        "next array task, allocation run or part of the job",
         LOG,
     ),
     Action(
@@ -627,7 +633,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("previous_found", "N", "previous anomaly", CHART),
     Action("found", "enter", "all anomalies and the run's pace", CHART, shown=6, short="findings"),
-    Action("next_panel", "tab", "next metric, for ↑ ↓", CHART),
+    Action("next_panel", "tab", "next metric (for ↑ ↓)", CHART),
     Action(
         "write_chart",
         "w",
@@ -654,11 +660,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("theme", "T", "next theme"),
     Action("themes", "f9", "choose a theme"),
     Action("to_shell", "ctrl+z", "suspend to the shell (fg returns)", while_typing=True),
-    Action("tour_next", "ctrl+t", "next hint of the tour"),
+    Action("tour_next", "ctrl+t", "next tour hint"),
     Action("tour_end", "ctrl+e", "end the tour"),
     Action("explain", "exclamation_mark", "full error: command, exit status, output"),
-    Action("palette", "ctrl+p", "all keys and commands, as help", shown=9, short="commands"),
-    Action("screenshot", "f12", "save a picture of the screen (SVG)"),
+    Action(
+        "palette", "ctrl+p", "command palette: all keys and commands", shown=9, short="commands"
+    ),
+    Action("screenshot", "f12", "save a screenshot (SVG)"),
     Action("help", "question_mark", "help for this view", shown=0, short="help"),
     Action("last_view", "minus", "last view", TABLES | USAGE | {"job", "log", "script"}),
     Action("escape", "escape", "clear input or filter, then back", short="back", while_typing=True),
@@ -728,7 +736,7 @@ def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
     for index, plugin in enumerate(settings.plugins):
         path: KeyPath = ("plugins", index, "name")
         if plugin.name in taken:
-            problems.append((path, f"{plugin.name!r} already means something else"))
+            problems.append((path, f"{plugin.name!r} is already in use"))
         elif plugin.name in settings.aliases:
             problems.append((path, f"{plugin.name!r} is already an alias"))
         taken.add(plugin.name)
@@ -796,7 +804,7 @@ def _with_keys(
         clashing = [other for other in others if other is not action and _clash(other, action)]
         if clashing:
             other = clashing[0]
-            text = f"{key_sign(action.key)!r} already means {other.text!r} there"
+            text = f"{key_sign(action.key)!r} is already bound to {other.text!r} there"
             is_own = other.plugin or other.line
             step = "Choose another key." if is_own else f"Remap {other.name} too."
             problems.append((path, text, step))

@@ -229,7 +229,7 @@ class HpcdashApp(DashboardApp):
                 waiting.append(f"ui.{name}")
         text = "configuration reloaded"
         if waiting:
-            text += f"; restart hpcdash for {', '.join(waiting)}"
+            text += f"; restart hpcdash to apply {', '.join(waiting)}"
         self.notify(text, severity="warning" if waiting else "information", timeout=8)
 
     async def lend_terminal(
@@ -250,7 +250,7 @@ class HpcdashApp(DashboardApp):
                 poller.focus(False)
             # `suspend` does not resume after an error.
             with self.suspend():
-                for line in (*parts, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
+                for line in (*parts, f"exit returns to hpcdash; {ESCAPE_HELP}"):
                     print(visible(line), flush=True)
                 try:
                     status = await transport.interact(argv, Terminal(descriptor))

@@ -30,11 +30,11 @@ _KEY_CELLS = 8
 # Shown for views whose tables have the fields.
 _FILTER_EXAMPLES = (
     ("state:failed", "one state, or several: state:failed,timeout"),
-    ("user:me", "by user; me is you"),
+    ("user:me", "by user; me for yourself"),
     ("gpus>=8", "8 GPUs or more"),
     ("limit>2h", "a time limit over 2 hours"),
     ("name~^exp", "name matches a regular expression"),
-    ("!debug", "debug appears nowhere in the row"),
+    ("!debug", "rows without debug"),
 )
 _COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
 

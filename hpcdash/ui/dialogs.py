@@ -196,10 +196,9 @@ class HostKeyDialog(Dialog[bool]):
     def compose_body(self) -> ComposeResult:
         requested = self.question
         yield PlainStatic(
-            f"Its {visible(requested.algorithm)} key has the fingerprint\n\n  "
-            f"{visible(requested.fingerprint)}\n\n"
-            "Compare it with what your site publishes. Trust it, and remember it in\n"
-            f"{visible(requested.known_hosts_path)}?",
+            f"Its {visible(requested.algorithm)} key fingerprint is\n\n  "
+            f"{visible(requested.fingerprint)}\n\nCompare it with the one your site publishes. "
+            f"Trust this key and add it to\n{visible(requested.known_hosts_path)}?",
             classes="words",
         )
         with Horizontal(classes="buttons"):
@@ -295,7 +294,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
         marked = set(self.query_one(SelectionList).selected)
         if len(marked) > self._most:
             self.query_one("#keys", PlainStatic).update(
-                f"no more than {self._most} at once; space clears one"
+                f"at most {self._most} at once; space clears one"
             )
             return
         self.dismiss([value for value, _ in self._choices if value in marked])

@@ -135,7 +135,7 @@ def store(screen: DashboardScreen, write: Callable[[], None], message: str) -> N
         try:
             await asyncio.to_thread(write)
         except StateUnusable as error:
-            screen.notify(f"not kept: {error.message}", severity="error", timeout=8)
+            screen.notify(f"not saved: {error.message}", severity="error", timeout=8)
             return
         screen.notify(message, timeout=2)
         view.notes_changed()

@@ -95,7 +95,7 @@ class ScreenActions:
 
         titles = {column.key: column.title.lower() for column in view.columns()}
         choices = [
-            Choice("", label="as it comes"),
+            Choice("", label="default order"),
             *(Choice(key, label=titles[key]) for key in view.sort_keys()),
         ]
         self.screen.app.push_screen(ChoiceDialog("Sort by", choices, take, view.sort_key or ""))

@@ -76,7 +76,7 @@ def format_login(session: ClusterSession) -> str:
         return ""
     waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
     messages = health.text.splitlines()[-_LOGIN_LINES:] or [health.detail]
-    wait = f"waiting for you for {waited}: a prompt, or an approval on another device"
+    wait = f"waiting for your input for {waited}: a prompt, or an approval on another device"
     return "\n".join([*messages, wait])
 
 
@@ -94,8 +94,8 @@ def format_left_out(snapshot: Snapshot | None) -> str:
     """Return the number of unreadable rows of an answer; '' for none."""
     if snapshot is None or not snapshot.rejected:
         return ""
-    rows = counted(len(snapshot.rejected), "row")
-    return f"{rows} of the answer unreadable and skipped; ! shows them"
+    rows = counted(len(snapshot.rejected), "unreadable row")
+    return f"{rows} skipped; ! shows the errors"
 
 
 def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
@@ -129,10 +129,10 @@ def _freshness(session: ClusterSession, view: View) -> StatusPart:
     if state != "connected":
         text = _CONNECTION_TEXTS.get(state, state)
     elif seconds >= _SLOW_ANSWER_SECONDS:
-        text = f"no answer for {seconds:.0f} s"
+        text = f"no response for {seconds:.0f} s"
     elif shown_error(session, view) is not None:
         # The login node answers, but the query failed.
-        text = "last answer failed"
+        text = "last poll failed"
     else:
         text = f"{signs().mark} live"
         is_live = snapshot is None or not snapshot.cached
@@ -156,7 +156,7 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     ]
     if store.misses_short_jobs and store.probe and store.probe.ended_kept_seconds is not None:
         stored = format_age(store.probe.ended_kept_seconds)
-        text = f"short jobs may be missed: the controller forgets them after {stored}"
+        text = f"short jobs may be missed: the controller drops them after {stored}"
         parts.append(StatusPart(text, "", "short jobs missed"))
     rate = f"{budget.per_minute} commands/min"
     if budget.last_seconds is not None:

@@ -538,7 +538,7 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
         scope = f"{rows} of {all_rows} rows"
         short_scope = f"{rows}/{all_rows}"
     if unknown_gpus:
-        scope = f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown"
+        scope = f"{rows} of {all_rows} rows, GPU count unknown for {unknown_gpus}"
         short_scope += f" GPU?{unknown_gpus}"
     if "state" not in matched.column_names:
         return (scope, short_scope) if scope else (counted(rows, "row"), str(rows))

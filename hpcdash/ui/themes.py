@@ -341,7 +341,7 @@ class _ThemeFile:
         known = {*_COLORS, *content["variables"], *_TINTS}
         for key in section:
             if key not in known:
-                raise self.problem("no such colour or variable", key, name)
+                raise self.problem("unknown colour or variable", key, name)
         return {key: self.color(value, key, name) for key, value in section.items()}
 
     def section(self, content: dict[str, Any], name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import find_weak_spot
 
-_ANOTHER_PATH = "Use a path in your own folder, such as one below your home."
+_ANOTHER_PATH = "Use a path in a folder of your own, such as your home folder."
 
 
 def listen_on_loopback(port: int) -> socket.socket:
@@ -26,7 +26,7 @@ def listen_on_loopback(port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise HpcdashError(
-            f"cannot listen on port {port} of 127.0.0.1: {error.strerror}",
+            f"cannot listen on 127.0.0.1:{port}: {error.strerror}",
             "Remove --port to use any free port.",
         ) from error
     return listening
@@ -99,5 +99,5 @@ def _remove_dead_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as query:
         status = query.connect_ex(str(path))
     if status != errno.ECONNREFUSED:
-        raise UsageError(f"another program listens on {path}", "End it, or use another path.")
+        raise UsageError(f"another program listens on {path}", "Stop it, or use another path.")
     path.unlink()

@@ -47,8 +47,8 @@ _HEADERS = {
     "Server": "hpcdash",
 }
 _NOT_ADMITTED = (
-    "This page works only in a browser that opened the hpcdash serve link. Each link works once; "
-    "press enter where hpcdash serve runs for a new one.\n"
+    "This page works only in a browser that opened the hpcdash serve link. Each link works "
+    "once; press Enter in the terminal of hpcdash serve for a new one.\n"
 )
 
 

@@ -57,7 +57,7 @@ def test_files_of_its_ranks_are_listed_by_number_and_nothing_else_that_is_there(
 
 @pytest.mark.system
 def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="cannot look for the logs"):
+    with pytest.raises(CommandError, match="cannot search for the logs"):
         found("7", LogFiles(f"{tmp_path}/gone/7.out", None))
 
 

@@ -149,7 +149,7 @@ def test_an_option_and_its_value_may_be_two_items() -> None:
 
 
 def test_an_option_that_lacks_its_value_takes_no_other_option_for_it() -> None:
-    with pytest.raises(UsageError, match="-A is without its value"):
+    with pytest.raises(UsageError, match="-A is missing its value"):
         pbs_extra_options(["-A", "-m abe"])
 
 

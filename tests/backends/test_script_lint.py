@@ -51,8 +51,8 @@ def test_a_good_script_finds_nothing(lines: tuple[str, ...]) -> None:
         (b"\xef\xbb\xbf#!/bin/bash\nsrun x\n", "byte-order mark (UTF-8)"),
         ("#!/bin/bash\nx\n".encode("utf-16"), "byte-order mark (UTF-16)"),
         (b"#!/bin/bash\nx\0\n", "NUL"),
-        (b"#!/bin/bash\r\nx\r\n", "its lines end in CRLF"),
-        (b"#!/bin/bash\nx\r\ny\n", "1 of its lines end in CRLF"),
+        (b"#!/bin/bash\r\nx\r\n", "lines end in CRLF"),
+        (b"#!/bin/bash\nx\r\ny\n", "1 lines end in CRLF"),
     ],
 )
 def test_what_sbatch_would_not_take_is_an_error(script: bytes, words: str) -> None:
@@ -63,7 +63,7 @@ def test_what_sbatch_would_not_take_is_an_error(script: bytes, words: str) -> No
 
 def test_a_shebang_that_is_not_first_is_pointed_at() -> None:
     (one,) = lint_script(b"\n#!/bin/bash\nx\n", "slurm", OFFERS)
-    assert one.next_step == "#! must be its first bytes."
+    assert one.next_step == "#! must be at the very start."
 
 
 def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
@@ -133,7 +133,7 @@ def test_a_directive_with_a_blank_after_its_first_letter_is_told(
     assert (one.severity, one.field, one.text) == (
         "warning",
         "line 2",
-        "ignored: there is a blank after #",
+        "ignored: there is a space after #",
     )
     assert lint(f"#{magic}", "# SBATCH and # PBS lines are for others") == ()
 
@@ -152,19 +152,19 @@ def test_the_directives_of_the_other_scheduler_are_told() -> None:
     ("line", "place_words"),
     [
         ("-p nosuch", "no queue 'nosuch'"),
-        ("-t 3-0", "over the limit of queue main"),
-        ("-t 2881", "over the limit of queue main"),
-        ("-N 5", "5 nodes are more than queue main has: 4"),
-        ("-n 33", "33 CPUs are more"),
-        ("-c 9", "9 CPUs on a node are more"),
+        ("-t 3-0", "exceeds the limit of queue main"),
+        ("-t 2881", "exceeds the limit of queue main"),
+        ("-N 5", "5 nodes requested, but queue main has only 4"),
+        ("-n 33", "33 CPUs requested"),
+        ("-c 9", "9 CPUs per node requested"),
         ("--gpus=1", "queue main has no GPUs"),
-        ("-p gpu --gres=gpu:9", "9 GPUs on a node are more"),
+        ("-p gpu --gres=gpu:9", "9 GPUs per node requested"),
         ("-p gpu --gpus-per-node=h100:8", "no GPU of type 'h100'"),
-        ("--mem=65G", "65G of memory on a node is more"),
-        ("--mem=70000", "68.4G of memory on a node is more"),
+        ("--mem=65G", "65G of memory per node requested, more"),
+        ("--mem=70000", "68.4G of memory per node requested, more"),
         ("-A biology", "account 'biology'"),
         ("-q nosuch", "no QoS 'nosuch'"),
-        ("-p main,gpu -t 3-0", "over the limit"),
+        ("-p main,gpu -t 3-0", "exceeds the limit"),
     ],
 )
 def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
@@ -179,14 +179,14 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
     ("line", "words"),
     [
         ("-q nosuch@server", "no queue 'nosuch'"),
-        ("-l walltime=72:00:00", "over the limit of queue main"),
+        ("-l walltime=72:00:00", "exceeds the limit of queue main"),
         ("-l walltime=3h", "is not a time"),
-        ("-l nodes=5:ppn=2", "5 nodes are more"),
+        ("-l nodes=5:ppn=2", "5 nodes requested"),
         ("-l select=1:ngpus=1", "queue main has no GPUs"),
-        ("-q gpu -l select=2:ngpus=9:mem=1gb", "9 GPUs on a node are more"),
-        ("-l select=1:ncpus=9", "9 CPUs on a node are more"),
+        ("-q gpu -l select=2:ngpus=9:mem=1gb", "9 GPUs per node requested"),
+        ("-l select=1:ncpus=9", "9 CPUs per node requested"),
         ("-l select=1:mem=65gb", "65G of memory"),
-        ("-l", "without its value"),
+        ("-l", "missing its value"),
         ("–q main", "a typographic dash"),
     ],
 )

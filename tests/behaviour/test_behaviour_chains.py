@@ -182,7 +182,10 @@ async def test_what_the_next_task_runs_is_edited_while_the_array_waits(cluster: 
     assert written.done, written
     assert (real.read_bytes(), real.stat().st_mode & 0o777) == (bash("echo new"), 0o640)
     again = await replace_stubbed(cluster.store, before, bash("echo lost update"))
-    assert (again.done, again.text) == (False, "it was changed meanwhile: nothing was written")
+    assert (again.done, again.text) == (
+        False,
+        "the file was changed meanwhile: nothing was written",
+    )
     assert real.read_bytes() == bash("echo new")
     gate.touch()
     await cluster.all_ended(f"{array}_1", f"{array}_2")

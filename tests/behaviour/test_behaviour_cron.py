@@ -127,7 +127,7 @@ async def test_it_comes_again_runs_all_scripts_though_one_fails_and_ends_when_mo
     assert (old.exists(), new.exists()) == (False, True)
     outputs = outputs_of(job)
     assert any(f"exit status 3: {job.scripts_folder}/1-fails" in output for output in outputs)
-    assert any("4-no-program is not executable: left out" in output for output in outputs)
+    assert any("4-no-program is not executable: skipped" in output for output in outputs)
 
     os.rename(job.script_path, tmp_path / "away.sh")
 

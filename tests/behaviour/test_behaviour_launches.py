@@ -87,9 +87,7 @@ async def test_where_others_could_replace_launches_the_sites_run_from_copies(
     one = wanted(own, "", script="code/a run", name="copied")
     script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
     files = {"a run": script, "-table": b"1 2 3\n"}
-    with pytest.raises(
-        UsageError, match=f"others may write to {root}, and so others could replace"
-    ):
+    with pytest.raises(UsageError, match=f"others may write to {root}, so others could replace"):
         await own.plan(one, files=files)
     launches = Launches(cluster.store, LaunchSettings(site, is_sites=True), tmp_path / "state")
     job, folder = await submitted(cluster, launches, one, files=files)
@@ -219,8 +217,8 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
 
     (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
     assert words == (
-        f"job {job} completed, but its files remain in {folder}: its contents are not what was "
-        "staged"
+        f"job {job} completed, but the files remain in {folder}: the contents differ from the "
+        "staged files"
     )
     assert folder.is_dir()
     assert await launches.remove_finished_folders() == ()

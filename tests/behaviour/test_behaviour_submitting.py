@@ -172,7 +172,7 @@ async def test_a_submission_with_a_comment_of_its_own_is_found_by_its_name(
     )
     new = await jobs_named(cluster, name)
     assert len(new) == is_sent
-    expected = f"job {new[0]} (the only one of that name submitted since)" if is_sent else words
+    expected = f"job {new[0]} (the only job with that name submitted since)" if is_sent else words
     assert (done, words) == (is_sent, expected)
     if new:
         await cluster.do("cancel", *new)
@@ -195,7 +195,7 @@ async def test_one_that_keeps_its_own_comment_is_looked_for_by_its_name(
     done, words = await lost(cluster, again, monkeypatch, is_sent=True)
     (new,) = [job for job in await jobs_named(cluster, "again with comment") if job != first]
     # The first one has it too, and is not taken for it.
-    assert (done, words) == (True, f"job {new} (the only one of that name submitted since)")
+    assert (done, words) == (True, f"job {new} (the only job with that name submitted since)")
 
 
 async def test_what_is_no_option_or_no_script_is_refused(cluster: Cluster) -> None:

@@ -29,7 +29,7 @@ def test_what_answers_is_said_and_the_cluster_written(slurm_lab: SlurmLab, tmp_p
     first, second, *_ = added.text.splitlines()
     assert first.startswith("Slurm ")
     assert first.endswith(f" as {slurm_lab.alice}, 6 nodes")
-    assert second == f"juno is in {program.config}"
+    assert second == f"added juno to {program.config}"
     assert program.config.read_text() == '[clusters.juno]\nssh = "lab-alice"\nbackend = "slurm"\n'
 
 
@@ -81,7 +81,7 @@ def test_the_configuration_sets_what_the_embedded_queue_gives(program: Program) 
     (node,) = program.rows("nodes", "--local", "--backend", "local")
     assert (node["cpus"], node["gpus"]) == (3, 2)
     told = checks(program)
-    assert "3 CPUs, 2 GPUs; 1.5 s from TERM to KILL" in told["slots"]["detail"]
+    assert "3 CPUs, 2 GPUs; 1.5 s from SIGTERM to SIGKILL" in told["slots"]["detail"]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def nobody(tmp_path: Path) -> Program:
 
 async def choose_this_machine(screen: Screen) -> None:
     """In the empty home of `nobody` it is the first."""
-    await screen.until(lambda text: "Where are your jobs?" in text and "enter connect" in text)
+    await screen.until(lambda text: "Where do your jobs run?" in text and "enter connect" in text)
     screen.type("\r")
 
 
@@ -149,7 +149,7 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
         screen.type("\r")
         text = await screen.until("enter save")
         # However long the name is, and wherever it is broken.
-        assert f"youare{slurm_lab.alice}" in "".join(text.replace("│", "").split())
+        assert f"loggedinas{slurm_lab.alice}" in "".join(text.replace("│", "").split())
         screen.type("\r")
         await screen.until(lambda text: "added lab-alice to" in text and "● live" in text)
         assert (
@@ -256,5 +256,5 @@ def test_a_current_folder_that_was_removed_is_named(nobody: Program, tmp_path: P
     )
     assert (ended.returncode, ended.stderr) == (
         1,
-        "hpcdash: the current folder no longer exists\n  Go to another one: cd\n",
+        "hpcdash: the current folder no longer exists\n  Change to another folder: cd\n",
     )

@@ -417,14 +417,14 @@ def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
 @for_each(
     ("rows", "words"),
     [
-        ([], "no job in the queue"),
-        ([row("alice", "running")], "1 job of alice (1 running)"),
+        ([], "no jobs in the queue"),
+        ([row("alice", "running")], "1 job owned by alice (1 running)"),
         (
             [row("alice", "running"), row("alice", "pending", 10), row("bob", "pending")],
-            "11 jobs of alice, 1 of bob (11 pending, 1 running)",
+            "11 jobs owned by alice, 1 by bob (11 pending, 1 running)",
         ),
         ([row(None, "out_of_memory", None)], "1 job (1 out of mem)"),
-        ([row("a\x1b[2J", "held")], "1 job of a␛[2J (1 held)"),
+        ([row("a\x1b[2J", "held")], "1 job owned by a␛[2J (1 held)"),
     ],
 )
 def test_it_says_how_many_jobs_of_whom_in_which_states(

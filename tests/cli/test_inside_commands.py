@@ -65,7 +65,7 @@ def test_one_task_of_an_array_is_told_from_the_others(program: Program) -> None:
     task = running(program, "--array", "1-3")
     lines = program("stacks", task).text.splitlines()
     assert sum(": process " in line for line in lines) == 1
-    assert "is several jobs" in program("stacks", f"{task.partition('_')[0]}_[1-3]").refused(2)
+    assert "matches several jobs" in program("stacks", f"{task.partition('_')[0]}_[1-3]").refused(2)
 
 
 def test_without_py_spy_what_proc_tells_is_shown_and_how_to_get_it(program: Program) -> None:
@@ -82,9 +82,7 @@ def test_where_py_spy_fails_its_words_and_what_proc_tells_are_shown(program: Pro
         'export PATH="$PWD/bin:$PATH"\n'
     )
     lines = program("stacks", running(program, begin=begin)).text.splitlines()
-    assert any(
-        "py-spy ended with 1: Permission denied; what /proc tells:" in line for line in lines
-    )
+    assert any("py-spy ended with 1: Permission denied; from /proc:" in line for line in lines)
     assert any("State: S (sleeping)" in line for line in lines)
 
 
@@ -161,12 +159,12 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
 @for_each(
     ("words", "status", "said"),
     [
-        (("--read-only", "exec", "1", "--", "true"), 2, "exec is refused: hpcdash is read-only"),
-        (("exec", "1_[1-3]", "--", "true"), 2, "is several jobs"),
+        (("--read-only", "exec", "1", "--", "true"), 2, "exec is disabled: hpcdash is read-only"),
+        (("exec", "1_[1-3]", "--", "true"), 2, "matches several jobs"),
         (("exec", "1", "--timeout", "2h", "--", "true"), 2, "--timeout"),
         (("exec", "1"), 2, "no command specified"),
         (("exec", "1", "--leftovers", "--", "true"), 2, "--leftovers cannot be used with"),
-        (("--read-only", "exec", "1", "--leftovers"), 2, "exec is refused: hpcdash is read-only"),
+        (("--read-only", "exec", "1", "--leftovers"), 2, "exec is disabled: hpcdash is read-only"),
         (("exec", "77", "--", "true"), 1, "77"),
         (("top", "77"), 1, "77"),
     ],

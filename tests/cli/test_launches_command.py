@@ -96,11 +96,11 @@ def test_what_completed_goes_once_agreed_to_and_all_else_stays(
     kept = {
         row["name"]: row["kept_because"] for row in pruned["launches"] if row["job_id"] != again
     }
-    assert kept["result"] == "it holds more than was staged: predictions.out"
-    assert kept["changed"].startswith("it holds more than was staged: request.toml")
-    assert kept["failed"] == "its job did not complete (--failed)"
-    assert kept["linked"] == "it is a link, or not a folder of yours"
-    assert kept["named"] == f"job {again} has its name"
+    assert kept["result"] == "unstaged content:  predictions.out"
+    assert kept["changed"].startswith("unstaged content:  request.toml")
+    assert kept["failed"] == "the job did not complete (--failed)"
+    assert kept["linked"] == "a link, or not a folder of yours"
+    assert kept["named"] == f"job {again} has the same name"
     program("cancel", again, "--yes")
     assert program("launches", "prune", "--failed", "--yes").status == 0
     assert not failed[1].exists()
@@ -123,7 +123,7 @@ def test_an_unknown_job_a_dependent_and_another_cluster_of_the_same_home_keep_a_
     assert other("launches", "prune", "--yes").text.startswith("removed 0 folders")
     listed = program("launches", "list", "--format", "json").json["launches"]
     kept = {row["name"]: row["kept_because"] for row in listed}
-    assert kept["first"] == f"job {held} is running in it"
+    assert kept["first"] == f"job {held} is running in this folder"
     assert kept["waited"] == f"job {waited} has not ended"
     program("cancel", held, "--yes")
     # The answer to its submission was lost.

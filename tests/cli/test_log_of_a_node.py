@@ -109,9 +109,9 @@ async def test_a_node_that_refuses_is_an_error_in_its_own_words(
     with pytest.raises(HpcdashError) as raised:
         await command.show()
     assert raised.value.message == (
-        f"stdout of job {RUNNING}: it is on cn01 ({node.log}) until the job ends, and ssh cn01 "
-        "from the login node "
-        "does not work (maya@cn01: Permission denied (publickey,password).)."
+        f"stdout of job {RUNNING}: the log is on cn01 ({node.log}) until the job ends, and ssh "
+        "cn01 from the login node does not work (maya@cn01: Permission denied "
+        "(publickey,password).)."
     )
 
 
@@ -166,7 +166,7 @@ async def test_a_job_that_is_requeued_writes_anew_on_its_next_node(
     put(node.log, b"one\nonce more\n")
     command.run_the_job()
     await command.until_written(b"one\none\nonce more\n")
-    assert f"cn01:{node.log}, from its start:" in capsys.readouterr().err
+    assert f"cn01:{node.log}, from the start:" in capsys.readouterr().err
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
 

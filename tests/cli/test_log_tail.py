@@ -121,7 +121,7 @@ async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_
         aside.write_bytes(b"two, and longer\n")
         aside.rename(path)
         await until(lambda: out.getvalue() == b"one\ntwo, and longer\n")
-    assert "was replaced by another file; from its start:" in capsys.readouterr().err
+    assert "was replaced by another file; from the start:" in capsys.readouterr().err
 
 
 async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(

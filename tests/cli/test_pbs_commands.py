@@ -12,9 +12,7 @@ from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
 
 SCRIPT = b"#!/bin/bash\n#PBS -l walltime=60 -v A=1\nsleep 1 # \xff\n"
-LIVE_LOG = (
-    "its output stays on the execution host until it ends; use -k oed to read it while the job runs"
-)
+LIVE_LOG = "the output stays on the execution host until the job ends; use -k oed to read the output while the job runs"
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def test_the_id_is_printed_and_the_command_and_advice_are_said_beside_it(
     done = program("submit", script, "--", "-q", "gpu")
     assert (done.status, done.text) == (0, "35.pbs01\n")
     assert f"hpcdash: {LIVE_LOG}\n" in done.stderr
-    assert "hpcdash: it is called run_a.sh: PBS limits the characters" in done.stderr
+    assert "hpcdash: the job is named run_a.sh: PBS limits the characters" in done.stderr
     assert "submit on local: qsub -f -q gpu -N run_a.sh -v HPCDASH_MARK=hpcdash:" in done.stderr
     [called] = stand_ins.calls("qsub")
     assert marked(called) == [
@@ -166,7 +164,7 @@ def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(
     (state / "scripts").write_bytes(b"")
     done = program("submit", script)
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: its script could not be saved: " in done.stderr
+    assert "hpcdash: the script could not be saved: " in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"hostname\n", b"#PBS -l walltime=60\nsleep 1\n"])
@@ -178,7 +176,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     done = program("submit", str(file), "--", "-k", "oed")
     assert (done.status, done.text) == (0, "35.pbs01\n")
     assert (
-        "hpcdash: line 1: its first line is not #!: your login shell will run it. Start it"
+        "hpcdash: line 1: the first line is not #!: your login shell will run the script. Start it"
         in done.stderr
     )
 
@@ -187,7 +185,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     ("content", "words"),
     [
         (b"", "the script is empty"),
-        (b"\x7fELF\0\0", "it contains NUL bytes"),
+        (b"\x7fELF\0\0", "the script contains NUL bytes"),
         (b"\xef\xbb\xbf#!/bin/sh\n", "byte-order mark"),
         (b"hostname\r\n", "CRLF"),
     ],
@@ -246,14 +244,19 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
             "4:ngpus=1",
             "queue gpu defaults to 12 CPUs per chunk",
         ),
-        ("resources_max.ncpus=10", "queues", "4:ngpus=1:ncpus=2", "the most that queue gpu allows"),
+        (
+            "resources_max.ncpus=10",
+            "queues",
+            "4:ngpus=1:ncpus=2",
+            "the maximum that queue gpu allows",
+        ),
         (
             "resources_max.ncpus=7",
             "server",
             "4:ngpus=1:ncpus=1",
-            "1 CPU per GPU, the most that queue gpu allows",
+            "1 CPU per GPU, the maximum that queue gpu allows",
         ),
-        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are requested with the GPUs"),
+        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs requested with the GPUs"),
         ("resources_max.ngpus=0", "queues", "4:ncpus=1", ""),
     ],
     ids=["given", "allowed", "allowed by the server", "less than one a GPU", "no GPUs"],
@@ -306,14 +309,14 @@ def test_tasks_that_ended_are_not_counted_among_those_that_are_cancelled(
     done = program("cancel", "--yes", typed)
     assert (done.status, done.text) == (0, "12[].pbs01  cancelled\n")
     assert (
-        "cancel on local: 3 jobs of alice (3 running)\n  7 already finished (skipped)\n"
+        "cancel on local: 3 jobs owned by alice (3 running)\n  7 already finished (skipped)\n"
         in done.stderr
     )
     assert stand_ins.calls("qdel") == [["qdel", "12[].pbs01"]]
 
 
 def test_of_what_has_all_ended_it_is_said_how(program: Program) -> None:
-    assert "hold on local: 1 job of alice (1 cancelled)\n" in program("hold", "24").stderr
+    assert "hold on local: 1 job owned by alice (1 cancelled)\n" in program("hold", "24").stderr
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_for_a_task_that_was_named_its_array_is_not_taken_but_named(
     refused = program(*words, "--yes")
     assert refused.status == 1
     assert stand_ins.calls(asked[0]) == [asked]
-    said = "refused: Invalid request (PBS does this only for whole arrays: use 14[].pbs01)\n"
+    said = "refused: Invalid request (PBS supports this only for whole arrays: use 14[].pbs01)\n"
     assert refused.text == f"{asked[-1]}  {said}"
 
 
@@ -399,7 +402,7 @@ def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(
     refused = program("cancel", "177", "--yes")
     assert refused.status == 1
     assert refused.text.startswith(
-        "177.pbs01  refused: Server could not connect to MOM (its node does not respond; "
+        "177.pbs01  refused: Server could not connect to MOM (the node does not respond; "
     )
     assert "cancel --force removes it from the queue" in refused.text
     done = program("cancel", "177", "--yes", "--force")
@@ -413,7 +416,7 @@ def test_tasks_of_an_array_that_is_held_are_held_in_what_is_said_before(
 ) -> None:
     subjobs = stand_ins.folder / "scene" / "subjobs.dsv"
     subjobs.write_bytes(subjobs.read_bytes().replace(b"Hold_Types=n", b"Hold_Types=u"))
-    assert "release on local: 1 job of alice (1 held)" in program("release", "14[6]").stderr
+    assert "release on local: 1 job owned by alice (1 held)" in program("release", "14[6]").stderr
 
 
 def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(
@@ -425,7 +428,7 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(
     assert "not in the queue: 99999" in refused.stderr
     shown = program("show", "99999").refused(1)
     assert shown.startswith("hpcdash: PBS no longer knows this job")
-    assert "its history cannot be queried: this PBS server does not keep job history" in shown
+    assert "the job history cannot be queried: this PBS server does not keep job history" in shown
 
 
 def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(
@@ -482,5 +485,7 @@ def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
 def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: StandIns) -> None:
     done = program("cancel", "24", "--yes")
     assert done.status == 1
-    assert "cancel: nothing was sent: already finished: 1 job of alice (1 cancelled)" in done.stderr
+    assert (
+        "cancel: nothing to do; already finished: 1 job owned by alice (1 cancelled)" in done.stderr
+    )
     assert stand_ins.calls("qdel") == []

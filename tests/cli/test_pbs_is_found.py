@@ -315,7 +315,7 @@ def test_doctor_tells_kind_version_server_and_clock(pbs: tuple[Program, StandIns
     told = doctors(program)
     assert (
         told["scheduler"]["detail"]
-        == "OpenPBS 23.06.06 (dialect openpbs), cluster pbs01, you are alice"
+        == "OpenPBS 23.06.06 (dialect openpbs), cluster pbs01, logged in as alice"
     )
     assert told["commands"]["ok"]
     assert told["controller"]["detail"] == "answers"
@@ -355,4 +355,4 @@ def test_doctor_says_what_it_means_that_no_history_is_kept(pbs: tuple[Program, S
     stand_ins.play("history-off")
     told = doctors(program)
     assert "history is off here (job_history_enable)" in told["accounting"]["detail"]
-    assert "only those that hpcdash saw are known" in told["accounting"]["detail"]
+    assert "only finished jobs that hpcdash saw are listed" in told["accounting"]["detail"]

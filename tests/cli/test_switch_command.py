@@ -40,7 +40,9 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(
     notes = queue.work / "notes.txt"
     notes.write_text("my only notes")
     said = program("kill-switch", job, "--clear", "--path", str(notes)).refused(1)
-    assert "it contains 13 bytes, and it was not created from here: it may not be a switch" in said
+    assert (
+        "the file contains 13 bytes, and was not created from here: it may not be a switch" in said
+    )
     assert "--yes" in said
     assert notes.read_text() == "my only notes"
     link = queue.work / "KILL"
@@ -60,7 +62,7 @@ def test_a_path_is_remembered_only_where_the_drop_was_done(
     program: Program, queue: QueueLab
 ) -> None:
     job = queue.submit("sleep 300", "--job-name=plain")
-    assert "its folder does not exist" in program(
+    assert "the folder does not exist" in program(
         "save-switch", job, "--path", f"{queue.work}/none/SAVE"
     ).refused(1)
     unknown = "no save switch file is known"
@@ -85,8 +87,8 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(
     # Taken away by a person: the program never looked.
     (queue.work / "SAVE").unlink()
     gone = program("save-switch", job, "--status").text
-    assert "ago, and gone since; the log does not mention a save" in gone, gone
-    assert "cannot create or clear it there" in gone
+    assert "ago, and removed since; the log does not mention a save" in gone, gone
+    assert "cannot create or clear the switch there" in gone
     queue.run("cancel", job, plain)
 
 

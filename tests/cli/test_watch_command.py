@@ -335,8 +335,7 @@ def test_cron_is_not_installed_where_others_could_replace_its_scripts(
         run = person("cron", *words, "--every", "1d", "--folder", folder)
         assert run.status == 2
         assert (
-            f"members of group mail may write to {project}, and so others could replace"
-            in run.stderr
+            f"members of group mail may write to {project}, so others could replace" in run.stderr
         )
         assert "omit --folder to use ~/hpcdash/cron" in run.stderr
     assert list(project.iterdir()) == []
@@ -349,7 +348,7 @@ def test_of_several_crons_one_has_to_be_named_to_be_removed(person: Program) -> 
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text("#!/bin/sh\n")
     refused = person("cron", "--remove", "--yes").refused(2)
-    assert "several are installed: hpcdash-1m, hpcdash-hourly" in refused
+    assert "several cron jobs are installed: hpcdash-1m, hpcdash-hourly" in refused
     assert "/removed" in person("cron", "--remove", "--every", "1m", "--yes").text
     assert "hpcdash-hourly.sh to " in person("cron", "--remove", "--yes").text
 

@@ -62,7 +62,7 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
     with pytest.raises(hpcdash.JobFailed, match="will not start"):
         never.result(SECONDS)
     never.cancel()
-    with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
+    with pytest.raises(hpcdash.JobFailed, match="has no result: cancelled"):
         never.result(SECONDS)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(first)
@@ -140,7 +140,7 @@ def test_a_training_is_charted_and_told_to_end(
             [f"{array.id}_{task}" for task in (0, 3, 4)],
             {"completed": 1, "failed": 2},
         )
-    with pytest.raises(UsageError, match="does not call a function"):
+    with pytest.raises(UsageError, match="not submitted from here as a function call"):
         array[0].result(SECONDS)
     assert queue.nodes()["state"].notna().all()
 
@@ -171,7 +171,7 @@ def test_tasks_that_leave_nothing_are_looked_for_together(
     before = queue.session.store.budget.sent
     found = jobs.results(SECONDS, return_exceptions=True)
     assert [str(error).partition("\n")[0] for error in found] == [
-        f"job {jobs.id}_{task} left no result: failed" for task in range(5)
+        f"job {jobs.id}_{task} has no result: failed" for task in range(5)
     ]
     assert queue.session.store.budget.sent - before <= 4
 
@@ -210,7 +210,7 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
     with hpcdash.connect("local", result_format="json") as cluster:
         for one in (cluster.attach(job.id), cluster.attach(array.id)[1]):
             with pytest.raises(
-                UsageError, match="left its result as pickle, but json was requested"
+                UsageError, match="stored its result as pickle, but json was requested"
             ):
                 one.result(SECONDS)
         assert cluster.attach(described.id).result(SECONDS)["python"] == 3
@@ -227,7 +227,7 @@ def test_results_of_another_programs_launch_are_read_as_asked_for(
     monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
     with hpcdash.connect("local") as cluster:
         assert cluster.attach(array.id).results(SECONDS) == [1, 3]
-        with pytest.raises(UsageError, match="left its result as json, but pickle was requested"):
+        with pytest.raises(UsageError, match="stored its result as json, but pickle was requested"):
             cluster.attach(described.id).result(SECONDS)
 
 
@@ -340,10 +340,10 @@ def two():
 SUBMITTING = {
     'if __name__ == "__main__":\n    hpcdash.connect("local")\n    '
     "print(two.submit().result(60))\n": "2",
-    'hpcdash.connect("local")\none.submit()\n': "submits one as careful.py is imported, which the "
-    "job does too",
+    'hpcdash.connect("local")\none.submit()\n': "submits one when careful.py is imported, and "
+    "the job imports it too",
     'if True:\n    hpcdash.connect("local")\n    print(one.submit().exception(60))\n': "submits "
-    "one as careful.py",
+    "one when careful.py",
 }
 
 

@@ -114,7 +114,7 @@ def test_where_results_come_back_in_logs_they_are_json(calls: ModuleType) -> Non
     assert build_request(calls, target, time=None).slots_per_node is None
     with pytest.raises(UsageError, match="pickles are not read"):
         build_request(calls, target, result_format="pickle")
-    with pytest.raises(UsageError, match="Ray has no arrays"):
+    with pytest.raises(UsageError, match="Ray does not support arrays"):
         prepare(target, calls.add, (), {}, items=[1, 2])
 
 

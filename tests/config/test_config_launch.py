@@ -131,7 +131,7 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
         ),
         (
             '[launch]\nimage_root = "/a"\nsingularity_image_root = "/b"',
-            "3: launch.singularity_image_root: image_root is set too",
+            "3: launch.singularity_image_root: image_root is also set",
         ),
         (
             '[launch]\nlaunch_program = "bin/x"',

@@ -55,7 +55,7 @@ def test_a_plugin_says_what_is_run_where_and_how() -> None:
 @for_each(
     ("line", "at", "words"),
     [
-        ('command = "ssh {node}"', "command", "no shell splits it"),
+        ('command = "ssh {node}"', "command", "not split by a shell"),
         ("command = []", "command", "the program and its arguments"),
         ('command = ["{name}"]', "command", "the program cannot be a field"),
         ('command = ["-x"]', "command", "is not a program"),
@@ -109,7 +109,7 @@ def test_a_plugin_s_key_that_is_taken_in_its_view_is_told_with_its_line() -> Non
     assert problem == (
         4,
         "plugins[0].key",
-        "'x' already means 'cancel (asks)' there. Remap cancel too.",
+        "'x' is already bound to 'cancel (confirms)' there. Remap cancel too.",
     )
     # Elsewhere it is free.
     free = LOGIN + 'key = "x"\nviews = ["nodes"]\n'
@@ -174,7 +174,7 @@ def test_a_configuration_that_others_can_write_is_refused_and_says_chmod(file: P
     file.chmod(0o666)
     with pytest.raises(ConfigError) as raised:
         load_settings(file)
-    assert f"{file}: others can write it" in raised.value.message
+    assert f"{file}: others can write to it" in raised.value.message
     assert (raised.value.next_step, raised.value.file) == (f"Run: chmod go-w {file}", str(file))
 
 
@@ -182,7 +182,7 @@ def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_the
     file: Path,
 ) -> None:
     file.parent.chmod(0o777)
-    with pytest.raises(ConfigError, match=f"others can write {file.parent}"):
+    with pytest.raises(ConfigError, match=f"others can write to {file.parent}"):
         load_settings(file)
     file.parent.chmod(0o1777)
     assert load_settings(file).theme == "a"
@@ -191,7 +191,7 @@ def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_the
 def test_a_folder_further_up_that_others_can_write_is_refused(file: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(
-        ConfigError, match=f"others may write to {tmp_path}, and so others could replace it"
+        ConfigError, match=f"others may write to {tmp_path}, so others could replace it"
     ):
         load_settings(file)
     tmp_path.chmod(0o1777)
@@ -214,5 +214,5 @@ def test_a_file_of_somebody_else_s_or_of_a_group_is_refused(
 ) -> None:
     os.chown(file, owner, group)
     file.chmod(mode)
-    with pytest.raises(ConfigError, match=r"decides? what hpcdash runs"):
+    with pytest.raises(ConfigError, match=r"controls? what hpcdash runs|could control"):
         load_settings(file)

@@ -159,7 +159,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
             f"[[watch.webhook]]\nurl = '{SECRET}'\nurl_env = 'U'",
             3,
             "watch.webhook[0].url_env",
-            "is set too",
+            "is also set",
         ),
         (f"[[watch.webhook]]\nurl = ['{SECRET}']", 2, "watch.webhook[0].url", "expected text"),
         (
@@ -183,7 +183,10 @@ def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
     rule = "[[watch.running]]\nname = 'a'\n"
     assert problems(clusters + rule)[0][1] == "watch.running[0]"
     assert watch(f"{clusters}{rule}clusters = ['mira']").running[0].selector.clusters == ("mira",)
-    assert problems(f"{clusters}{rule}clusters = ['mars']")[0][2] == "there is no [clusters.mars]"
+    assert (
+        problems(f"{clusters}{rule}clusters = ['mars']")[0][2]
+        == "no [clusters.mars] in the configuration"
+    )
 
 
 def test_a_rule_on_a_cluster_with_a_wrong_key_is_not_blamed() -> None:

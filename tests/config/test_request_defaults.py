@@ -18,7 +18,7 @@ GPU = {"GPU": {"account": "llm", "slots_per_node": 8, "slots": 3, "tres_supporte
     [
         pytest.param("", "gpu", id="a training asks for GPUs"),
         pytest.param("slots = 0", "cpu", id="none is requested"),
-        pytest.param('slot_type = "cpu"', "cpu", id="CPUs are requested"),
+        pytest.param('slot_type = "cpu"', "cpu", id="CPUs requested"),
         pytest.param('slot_type = "rocm"', "gpu", id="GPUs are requested"),
         pytest.param('queue = "long"', "long", id="it names its own"),
     ],

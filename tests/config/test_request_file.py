@@ -152,7 +152,7 @@ def test_the_folder_of_images_has_one_name_at_a_time() -> None:
             'command = "a"\n[site]\napptainer_image_root = "/a"\nimage_root = "/b"', "R.toml"
         )
     assert str(raised.value).startswith(
-        "R.toml:4: site.image_root: apptainer_image_root is set too"
+        "R.toml:4: site.image_root: apptainer_image_root is also set"
     )
 
 
@@ -227,13 +227,13 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('time = "90"', 2, "time", "no unit"),
         ("time = 90", 2, "time", "no unit"),
         ('time = "unlimited"', 2, "time", "expected a limit"),
-        ('time = "0s"', 2, "time", "a second or more"),
+        ('time = "0s"', 2, "time", "at least 1 second"),
         ('memory = "lots"', 2, "memory", "not an amount of memory"),
         ("memory = 64", 2, "memory", "no unit"),
         ('memory = "0K"', 2, "memory", "1M or more"),
         ('array = "10-1"', 2, "array", "empty range"),
-        ('array = "1-3,..."', 2, "array", "cut short"),
-        ('array = "[1-3"', 2, "array", "cut short"),
+        ('array = "1-3,..."', 2, "array", "truncated"),
+        ('array = "[1-3"', 2, "array", "truncated"),
         ('array = "0-4000000,0-4000000"', 2, "array", "more than 4000001 tasks"),
         ('signal = "USR1"', 2, "signal", "use"),
         ('signal = "R:USR1@600"', 2, "signal", "use"),
@@ -241,7 +241,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('signal = "USR3@600"', 2, "signal", "not a signal name"),
         ('signal = "USR1@0"', 2, "signal", "1 to 65535"),
         ('signal = "USR1@65536"', 2, "signal", "1 to 65535"),
-        ('time = "5m"\nsignal = "USR1@300"', 3, "signal", "not within the time, 300 s"),
+        ('time = "5m"\nsignal = "USR1@300"', 3, "signal", "outside the time limit of 300 s"),
         ('after = ["12", "job"]', 2, "after", "item 2: 'job' is not a job ID"),
         ('after = ","', 2, "after", "not a job ID"),
         (
@@ -267,14 +267,14 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ),
         ('keep_files = "oo"', 2, "keep_files", 'letters of "oed"'),
         ('keep_files = "d"', 2, "keep_files", "o or e among them"),
-        ('name = "a\\nb"', 2, "name", "does not print"),
-        ('name = "a\\u001b[31m"', 2, "name", "does not print"),
-        ('work_dir = "/a\\u0000"', 2, "work_dir", "does not print"),
+        ('name = "a\\nb"', 2, "name", "non-printable"),
+        ('name = "a\\u001b[31m"', 2, "name", "non-printable"),
+        ('work_dir = "/a\\u0000"', 2, "work_dir", "non-printable"),
         ('script = "train.sh"', 2, "script", "use command or script"),
         ("environment = 3", 2, "environment", "expected a table"),
         ('[[container]]\nimage = "a"', 2, "container", "expected a table"),
         ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
-        ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" has no meaning here'),
+        ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" is not supported here'),
         ('checkpoints = "$SCRATCH/c"', 2, "checkpoints", "variables are not expanded"),
         ('checkpoints = "gs://bucket/c"', 2, "checkpoints", "expected a folder"),
         ('checkpoints = "~/c"', 2, "checkpoints", "use the full path"),
@@ -284,7 +284,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ("[environment]\nVERSION = 3.10", 3, "environment.VERSION", "in quotes"),
         ("[environment]\nDEBUG = true", 3, "environment.DEBUG", "in quotes"),
         ("[environment]\nA.B = 'x'", 3, "environment.A", "not a table"),
-        ('[environment]\nA = "x\\u0000"', 3, "environment.A", "does not print"),
+        ('[environment]\nA = "x\\u0000"', 3, "environment.A", "non-printable"),
         ("[container]\nforce_pull = true", 2, "container.image", "set an image"),
         ('[container]\nimage = "a"\nruntime = "lxc"', 4, "container.runtime", "expected"),
         ('[container]\nimage = "a"\nbinds = ["/a:b"]', 4, "container.binds", "must start with '/'"),

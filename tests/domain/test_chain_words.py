@@ -83,7 +83,7 @@ def test_what_each_waits_for_is_said_in_words() -> None:
         "",
         "after 10",
         "after 11 succeeds",
-        "once 12 began + 5 min",
+        "after 12 starts + 5 min",
         "after 13 fails or after 12 succeeds",
     ]
 
@@ -91,7 +91,7 @@ def test_what_each_waits_for_is_said_in_words() -> None:
 def test_one_that_can_never_start_is_a_note() -> None:
     train = find_chain("2", [job_row("2", dependency="afterok:1(failed)"), job_row("1", "failed")])
     [note] = chain_notes(train)
-    assert note.startswith("2 can never start: 1 did not end that way")
+    assert note.startswith("2 can never start: 1 did not end as required")
 
 
 def test_branches_and_jobs_joined_by_name_are_notes() -> None:
@@ -99,7 +99,7 @@ def test_branches_and_jobs_joined_by_name_are_notes() -> None:
     assert chain_notes(branch) == ("a branch: 12, 13 follow 11",)
     earlier = job_row("1", "failed", submitted=0, started=1, ended=60)
     named = find_chain("2", [job_row("2", "running", submitted=0, started=61), earlier])
-    assert chain_notes(named) == ("linked by name; their dependencies are unknown: 2",)
+    assert chain_notes(named) == ("linked by name (dependencies unknown): 2",)
 
 
 def test_it_ends_when_each_took_its_limit_after_the_one_before() -> None:
@@ -143,7 +143,7 @@ def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
     ]
     assert (
         format_hold(rows, at(135))
-        == "a hold may reset the queue age of 1 that have waited up to 2 h 15 min for a turn"
+        == "a hold may reset the queue age of 1 eligible jobs (up to 2 h 15 min)"
     )
     assert format_hold(rows[1:], at(135)) == ""
     assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""

@@ -73,7 +73,7 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
     )
     assert (dict(second.states), second.text) == (
         {"pending": 8, "completed": 1},
-        "after all its tasks end",
+        "after all tasks end",
     )
     assert (dict(third.states), third.text) == ({}, "5 min after it starts")
 
@@ -97,14 +97,14 @@ def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(
     parsed = parse_dependency(dependency)
     said = format_never(waits_for(parsed, [job_row("1", state)]), parsed.is_any)
     assert bool(said) is hopeless
-    assert not hopeless or "cancel it" in said
+    assert not hopeless or "cancel the job" in said
 
 
 def test_of_several_ways_one_that_is_left_is_enough() -> None:
     known = [job_row("1", "failed"), job_row("2", "running")]
     some, every = parse_dependency("afterok:1?afterok:2"), parse_dependency("afterok:1,afterok:2")
     assert format_never(waits_for(some, known), some.is_any) == ""
-    assert "1 did not end that way" in format_never(waits_for(every, known), every.is_any)
+    assert "1 did not end as required" in format_never(waits_for(every, known), every.is_any)
 
 
 def test_a_singleton_waits_for_its_namesakes() -> None:

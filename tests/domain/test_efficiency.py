@@ -31,7 +31,7 @@ def test_cpu_and_memory_are_parts_of_what_was_asked_for() -> None:
 
 
 def test_on_several_nodes_memory_is_that_of_one() -> None:
-    assert "on a node" in words(HOUR, nodes=2)["memory"]
+    assert "per node" in words(HOUR, nodes=2)["memory"]
 
 
 def test_what_is_not_known_is_not_nought() -> None:
@@ -53,7 +53,7 @@ def test_hardly_any_is_more_than_none() -> None:
 def test_a_job_that_asked_for_far_more_memory_is_told_so() -> None:
     assert (
         advice(HOUR, "completed")
-        == "requested 256G, used 41G at most: a request of 52G may start sooner"
+        == "requested 256G, used at most 41G: a request of 52G may start sooner"
     )
 
 
@@ -84,8 +84,8 @@ def test_a_job_out_of_memory_is_told_to_ask_for_more_however_young() -> None:
 
 
 def test_gpus_that_did_nothing_come_first() -> None:
-    assert "its 4 GPUs were nearly idle" in advice(
+    assert "the 4 GPUs were nearly idle" in advice(
         replace(HOUR, gpus=4, gpu_percent=0.5), "running"
     )
-    assert "its GPU was nearly idle" in advice(replace(HOUR, gpus=1, gpu_percent=0.5), "running")
+    assert "the GPU was nearly idle" in advice(replace(HOUR, gpus=1, gpu_percent=0.5), "running")
     assert "GPU" not in advice(replace(HOUR, gpus=4, gpu_percent=None), "running")

@@ -98,7 +98,7 @@ def test_jobs_that_all_run_can_be_held_and_it_says_that_they_go_on() -> None:
     choice = choose("hold", ("1",), (row("1", "running"),))
     assert (choice.verb, choice.job_ids) == ("hold", ("1",))
     assert describe_impact("hold", choice.rows) == (
-        "1 running keeps running: the hold takes effect if requeued",
+        "1 running job continues; the hold takes effect on requeue",
     )
 
 
@@ -158,7 +158,7 @@ def test_requeueing_starts_over() -> None:
     )
     assert words == (
         "1 running: 2 h of run time, 16 CPU-hours will be lost unless it resumes from a checkpoint",
-        "1 starts its script from the beginning",
+        "1 job restarts its script from the beginning",
         "1 ended job runs again under the same ID",
     )
 
@@ -174,7 +174,7 @@ def test_requeueing_goes_on_from_checkpoints_where_jobs_have_them() -> None:
         "1 resumes from the newest complete checkpoint in /c/a; work since then is lost",
         "2 ended jobs run again under the same IDs, from the newest complete checkpoint in /c/%a",
         "1 running: all work so far will be lost unless it resumes from a checkpoint",
-        "1 starts its script from the beginning",
+        "1 job restarts its script from the beginning",
     )
 
 

@@ -90,8 +90,8 @@ GPUS = Demand(nodes=1, gpus=4, gpus_per_node=4, cpus_per_node=4, limit_seconds=7
     ("change", "free", "shortage"),
     [
         ({}, 2, ""),
-        ({"gpus_used": 2}, 0, "4 GPUs are free, 4 on no node"),
-        ({"cpus_used": 30}, 0, "4 CPUs are free, 4 on no node"),
+        ({"gpus_used": 2}, 0, "4 GPUs are free, but no node has 4"),
+        ({"cpus_used": 30}, 0, "4 CPUs are free, but no node has 4"),
         ({"state": "allocated"}, 0, "no node is free"),
         ({"state": "drained"}, 0, "no node is free"),
     ],
@@ -141,7 +141,7 @@ def test_each_account_and_qos_has_its_answer() -> None:
         ("chem", "high", False),
         ("physics", "normal", True),
     ]
-    assert "over the limit of QoS high" in found[1].reason
+    assert "exceeds the limit of QoS high" in found[1].reason
     assert found[0].reason == "2 nodes have room now"
 
 
@@ -152,9 +152,9 @@ def test_each_account_and_qos_has_its_answer() -> None:
         (QueueAccess(qos=("gpu",)), "queue gpu admits only QoS gpu"),
         (
             QueueAccess(max_cpus_per_node=2),
-            "4 CPUs on a node are more than queue gpu allows: 2. At most 2",
+            "4 CPUs per node exceed the limit of queue gpu: 2. At most 2",
         ),
-        (QueueAccess(min_nodes=2), "queue gpu is for jobs on at least 2 nodes. At least 2"),
+        (QueueAccess(min_nodes=2), "queue gpu requires at least 2 nodes. At least 2"),
         (QueueAccess(denied_accounts=("chem", "physics")), "queue gpu denies account chem"),
     ],
 )
@@ -205,20 +205,28 @@ def test_a_job_without_a_time_limit_has_the_queue_s_default() -> None:
 @for_each(
     ("row", "accepts", "reason"),
     [
-        (limit("gpus", 2, 0), False, "it would pend forever: QoS normal: 0 of 2 GPUs used"),
+        (limit("gpus", 2, 0), False, "the job would pend forever: QoS normal: 0 of 2 GPUs used"),
         (limit("gpus", 6, 4), True, "QoS normal: 4 of 6 GPUs used, for user alice"),
         (limit("gpus", 8, 4), True, "2 nodes have room now"),
         (limit("jobs_submitted", 10, 10), False, "no more jobs may be queued: QoS normal: 10"),
         (limit("jobs_running", 10, 10), True, "QoS normal: 10 of 10 running jobs"),
-        (limit("gpu_minutes", 100, 0), False, "it would pend forever"),
+        (limit("gpu_minutes", 100, 0), False, "the job would pend forever"),
         (limit("gpus", 2, 0, name="other"), True, "2 nodes have room now"),
-        (limit("gpus", 2, 0, queues=["gpu"]), False, "it would pend forever"),
+        (limit("gpus", 2, 0, queues=["gpu"]), False, "the job would pend forever"),
         (limit("gpus", 2, 0, subject="bob"), True, "2 nodes have room now"),
-        (limit("gpus", 2, 0, scope="association", name="chem/alice"), False, "it would pend"),
+        (limit("gpus", 2, 0, scope="association", name="chem/alice"), False, "the job would pend"),
         (limit("gpus", 2, 0, scope="association", name="other/alice"), True, "2 nodes have"),
-        (limit("gpus", 2, 0, scope="account", name="chem", subject=None), False, "it would pend"),
+        (
+            limit("gpus", 2, 0, scope="account", name="chem", subject=None),
+            False,
+            "the job would pend",
+        ),
         (limit("gpus", 2, 0, scope="account", name="physics", subject=None), True, "2 nodes"),
-        (limit("gpus", 2, 0, scope="account", name="science", subject=None), False, "it would"),
+        (
+            limit("gpus", 2, 0, scope="account", name="science", subject=None),
+            False,
+            "the job would",
+        ),
         (limit("gpus", 2, 0, scope="association", name="chem/alice/main"), True, "2 nodes have"),
     ],
 )

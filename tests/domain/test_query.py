@@ -246,7 +246,7 @@ def test_a_filter_on_queues_matches(expression: str, expected: list[str]) -> Non
         ('name:"a', 5, "unclosed quote"),
         ("> 5", 0, "a column is missing before this"),
         ("(:x)", 1, "a column is missing before this"),
-        ("(" * 50, 41, "no deeper than"),
+        ("(" * 50, 41, "nested at most"),
     ],
 )
 def test_a_bad_filter_says_where_it_is_bad(expression: str, position: int, words: str) -> None:

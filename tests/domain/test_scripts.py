@@ -58,7 +58,7 @@ def test_a_very_long_line_is_cut_and_says_so() -> None:
     [
         ("a\nb\n", ""),
         ("a\r\nb\r\n", "lines end in CRLF"),
-        ("a\r\nb\n", "1 of its lines end in CRLF"),
+        ("a\r\nb\n", "1 lines end in CRLF"),
         ("", ""),
     ],
 )

@@ -82,18 +82,18 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
         (
             "l",
             Thing.LINK,
-            "a link of mallory's to /home/alice/.ssh/rc has its name: training programs treat it as the "
-            "switch",
+            "a link of mallory's to /home/alice/.ssh/rc has this name: training programs treat "
+            "it as the switch",
         ),
         (
             "p",
             Thing.SPECIAL,
-            "a FIFO of mallory's has its name: training programs treat it as the switch",
+            "a FIFO of mallory's has this name: training programs treat it as the switch",
         ),
         (
             "s",
             Thing.SPECIAL,
-            "a socket of mallory's has its name: training programs treat it as the switch",
+            "a socket of mallory's has this name: training programs treat it as the switch",
         ),
     ],
 )
@@ -117,18 +117,21 @@ def test_a_folder_and_a_device_stay() -> None:
     assert (
         clear_refusal(folder)
         == refusal(folder)
-        == "a folder has its name: training programs do not treat it as a switch"
+        == "a folder has this name: training programs do not treat it as a switch"
     )
     assert not folder.is_dropped
     device = replace(FREE, thing=Thing.SPECIAL, file=PathEntry("crw-rw-rw-", owner="root"))
-    assert clear_refusal(device) == "a device of root's has its name and is kept: check it yourself"
+    assert (
+        clear_refusal(device)
+        == "a device of root's has this name and was not removed: check it yourself"
+    )
 
 
 def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> None:
     assert clear_refusal(DROPPED) == clear_doubt(DROPPED, is_dropped_here=False) == ""
     full = replace(DROPPED, file=replace(DROPPED.file, size=41))
     assert clear_refusal(full) == clear_doubt(full, is_dropped_here=True) == ""
-    said = "it contains 41 bytes, and it was not created from here: it may not be a switch"
+    said = "the file contains 41 bytes, and was not created from here: it may not be a switch"
     assert clear_doubt(full, is_dropped_here=False) == said
     assert clear_doubt(replace(full, file=replace(full.file, size=None)), is_dropped_here=False)
     assert "2000000 bytes" in clear_refusal(
@@ -140,7 +143,7 @@ def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
     stranger = replace(
         FREE, folder=replace(FOLDER, uid=1666, owner="mallory"), gids=frozenset({3000})
     )
-    assert "mallory's" in refusal(stranger)
+    assert "belongs to mallory" in refusal(stranger)
     assert refusal(replace(stranger, owner_uid=1666)) == ""
     assert refusal(replace(stranger, gids=frozenset({2000}))) == ""
     assert refusal(replace(stranger, folder=replace(FOLDER, uid=0, owner="root"))) == ""
@@ -151,7 +154,10 @@ def test_a_folder_that_the_group_may_not_write_is_told_calmly_whoever_is_in_the_
     assert (
         warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
     )
-    assert format_group(closed) == "members of the group physics cannot create or clear it there"
+    assert (
+        format_group(closed)
+        == "members of the group physics cannot create or clear the switch there"
+    )
     assert "an ACL" in format_group(replace(closed, folder=replace(FOLDER, mode="drwxr-xr-x+")))
     assert format_group(FREE) == format_group(replace(FREE, there="")) == ""
     assert format_folder(closed) == "/project of alice, group physics"
@@ -206,27 +212,25 @@ def test_what_came_of_a_save_switch() -> None:
     assert format_progress(SwitchKind.SAVE, DROPPED, unseen).endswith(
         "; not seen: job 50 ended cleanly"
     )
-    gone = "set from here 1 min ago, and gone since; "
-    assert said(FREE, here=70) == f"{gone}its log may show a save"
+    gone = "set from here 1 min ago, and removed since; "
+    assert said(FREE, here=70) == f"{gone}check the log for a save"
     assert (
         format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "")
         == f"{gone}the log does not mention a save"
     )
     assert (
         format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8")
-        == f"{gone}its log says: saved 8"
+        == f"{gone}log: saved 8"
     )
     assert said(FREE) == "not set"
     assert (
-        said(replace(FREE, there="", problem="its folder does not exist"))
-        == "its folder does not exist"
+        said(replace(FREE, there="", problem="the folder does not exist"))
+        == "the folder does not exist"
     )
 
 
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
-    assert (
-        format_unseen(SwitchKind.SAVE, SwitchProgress(1)) == "no job picked it up: no save is known"
-    )
+    assert format_unseen(SwitchKind.SAVE, SwitchProgress(1)) == "no job picked it up: no known save"
     assert (
         format_unseen(SwitchKind.KILL, SwitchProgress(2))
         == "no job ended: jobs that have not seen it continue"
@@ -239,6 +243,6 @@ def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None
 
 
 def test_a_log_that_stands_still_tells_of_a_job_that_cannot_see_a_switch() -> None:
-    assert format_log(12) == "its log grew 12 s ago"
+    assert format_log(12) == "the log grew 12 s ago"
     assert "a hung job cannot see" in format_log(42 * 60)
-    assert format_log(None, "it has no log yet") == "it has no log yet"
+    assert format_log(None, "no log yet") == "no log yet"

@@ -36,7 +36,7 @@ def named(script: str, kind: SwitchKind = KILL, **known: str) -> NamedSwitch:
 def test_a_program_s_option_is_read_with_the_script_s_own_variables() -> None:
     found = named(MEGATRON)
     assert (found.path, found.unknown) == ("/gpfs/work/tr11/code/kill-switch", ())
-    assert found.source == "--kill-switch-path in line 8 of its script"
+    assert found.source == "--kill-switch-path in line 8 of the script"
 
 
 def test_hpcdash_s_own_variable_counts_before_an_option_and_others() -> None:

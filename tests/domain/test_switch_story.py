@@ -47,7 +47,7 @@ LIVES = SwitchProgress(1)
             FREE,
             SwitchHistory("18:54:34", "18:54:51"),
             LIVES,
-            "set 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has "
+            "set 18:54:34, from here | removed 18:54:51, by the program or by a user: no job has "
             "ended",
         ),
         (
@@ -63,15 +63,15 @@ LIVES = SwitchProgress(1)
             FREE,
             SwitchHistory("18:54:34", "18:54:51", is_log_read=True),
             LIVES,
-            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log does not "
-            "mention a save",
+            "set 18:54:34, from here | gone 18:54:51, by the program or by a user | log does "
+            "not mention a save",
         ),
         (
             SAVE,
             FREE,
             SwitchHistory("18:54:34", "18:54:51"),
             LIVES,
-            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody",
+            "set 18:54:34, from here | gone 18:54:51, by the program or by a user",
         ),
         (
             SAVE,
@@ -95,9 +95,8 @@ LIVES = SwitchProgress(1)
             ),
             SwitchHistory(),
             LIVES,
-            "there a link of bob's to /x has its name: training programs treat it as the switch | "
-            "seen "
-            "not yet",
+            "there a link of bob's to /x has this name: training programs treat it as the "
+            "switch | seen not yet",
         ),
         (
             SAVE,

@@ -123,7 +123,7 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
         screen.type("]")
         await screen.until(f"second in {job}")
         screen.type("]")
-        await screen.until("the last run of the allocation")
+        await screen.until("this is the last run of the allocation")
         screen.type("\x11")
         assert await screen.ended() == 0
 
@@ -184,7 +184,7 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     script, go = holding(tmp_path)
     handed = on_queue("submit", str(script), "--in", job)
     assert done(handed) == "1"
-    assert f"run 1 of job {job} waits for job {job} to start (held)" in handed.stderr
+    assert f"run 1 of job {job} waiting for job {job} to start (held)" in handed.stderr
     following = asyncio.ensure_future(asyncio.to_thread(on_queue, "log", job, "--run", "1", "-f"))
     queue.act("release", job)
     queue.wait(job, "running")
@@ -198,7 +198,7 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     assert (followed.status, followed.text) == (0, "held\n"), followed
     assert "run 1 completed" in followed.stderr
     assert queue.ended(job).state == "completed"
-    assert "nothing was run in it for 4 s" in on_queue("log", job).text
+    assert "no run for 4 s" in on_queue("log", job).text
 
 
 def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(
@@ -329,7 +329,7 @@ def test_an_allocation_of_a_real_slurm(
             ).refused(2)
             used.result()
         slurm_lab.wait_state(idle, "COMPLETED")
-        assert "nothing was run in it for 4 s" in over_ssh("log", idle).text
+        assert "no run for 4 s" in over_ssh("log", idle).text
     finally:
         go.unlink(missing_ok=True)
         script.unlink()

@@ -263,7 +263,7 @@ async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_una
     assert f"inside it's in {len(SECRET)}" in within
     assert not seen
     assert "cat: not found image bare" in program
-    assert "cannot be entered: no process in it is to be seen" in refused
+    assert "cannot enter the job's container: no process in it is visible" in refused
     assert ("ran" in refused.split(), "ran" in outside.split()) == (False, True)
 
 

@@ -183,9 +183,9 @@ async def test_a_job_that_is_not_to_be_requeued_says_so_and_what_allows_it(
     lab.wait_state(job, "RUNNING")
     done, words = (await alice.does("requeue", job))[job]
     assert done is False
-    assert "it was submitted with --no-requeue" in words
+    assert "submitted with --no-requeue" in words
     told = await asyncio.to_thread(locally, "requeue", "--yes", job)
-    assert f"{job} is not requeued: it was submitted with --no-requeue" in told.stderr
+    assert f"{job} is not requeued: submitted with --no-requeue" in told.stderr
     (allows,) = re.findall("`(.*)`", words)
     lab.as_user("alice", *allows.split())
     assert await alice.does("requeue", job) == {job: (True, "")}
@@ -212,10 +212,10 @@ async def test_a_script_for_a_queue_that_is_down_is_warned_of_as_a_request_is(
     script.write_text("#!/bin/sh\n#SBATCH --partition=closed\n#SBATCH --time=9-0\n")
     done = await asyncio.to_thread(locally, "submit", "--dry-run", str(script))
     assert (
-        "line 2: queue closed is not starting jobs now. It waits there until the queue is opened"
+        "line 2: queue closed is not starting jobs now. The job waits there until the queue opens"
         in done.stderr
     )
-    assert "line 3: 9-00:00:00 is over the limit of queue closed" in done.stderr
+    assert "line 3: 9-00:00:00 exceeds the limit of queue closed" in done.stderr
     over = await asyncio.to_thread(
         locally, "submit", "--dry-run", str(script), "--", "-p", "main", "-t", "5"
     )

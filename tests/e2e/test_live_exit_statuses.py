@@ -41,7 +41,7 @@ def test_wrong_usage_is_status_2_with_words(
 def test_a_job_nobody_knows_is_status_1_and_named(over_ssh: Program, locally: Program) -> None:
     for program in (over_ssh, locally):
         said = program("show", "99999999", "--format", "json").refused(1)
-        assert "job 99999999 was not found in the queue or in its history" in said
+        assert "job 99999999 was not found in the queue or in the job history" in said
 
 
 def test_what_is_no_job_id_at_all_is_refused_without_a_traceback(over_ssh: Program) -> None:

@@ -95,12 +95,12 @@ async def test_what_would_start_sooner_is_asked_without_submitting(clean_slurm: 
         earlier = await fetch_earlier_start(store, job, memory_bytes=1 << 30, limit_seconds=3600)
         now = store.clock.now()
     changes = [option.change for option in options]
-    assert changes == ["as it is", "time limit 02:00:00", "time limit 01:00:00", "1 node of 2"]
+    assert changes == ["unchanged", "time limit 02:00:00", "time limit 01:00:00", "1 node of 2"]
     assert [option.estimate.refusal for option in options] == [""] * 4
     assert {option.format(now).split()[0] for option in options} <= {"now", "in"}
     assert all(option.command.startswith("sbatch --test-only ") for option in options)
     assert (earlier.as_it_was.change, earlier.changed.change) == (
-        "as it was",
+        "unchanged",
         "1G of memory and a limit of 01:00:00",
     )
     # Of the memory each of its two nodes has a half, of one CPU: which option says so depends on

@@ -122,9 +122,9 @@ def test_a_job_after_one_that_failed_is_said_to_be_hopeless(jobs: Jobs, over_ssh
     hopeless, failed, collect = together(
         over_ssh, ("show", jobs.hopeless), ("show", jobs.failed), ("show", jobs.after_array)
     )
-    assert f"can never start: {jobs.failed} did not end that way" in hopeless.text
+    assert f"can never start: {jobs.failed} did not end as required" in hopeless.text
     assert "exit 3" in failed.text
-    assert "after all its tasks end" in collect.text
+    assert "after all tasks end" in collect.text
     assert "running" in collect.text.split("Waits for\n")[1]
 
 
@@ -132,7 +132,7 @@ def test_a_waiting_job_has_a_rank_and_a_qos_that_makes_way(jobs: Jobs, over_ssh:
     text = over_ssh("show", jobs.waiting).text
     assert "fair share" in text
     assert "may be preempted by" in text
-    assert "is put back into the queue" in text
+    assert "is requeued" in text
 
 
 async def test_a_job_s_page_tells_it_all(jobs: Jobs, over_ssh: Program) -> None:

@@ -293,7 +293,7 @@ def test_without_root_s_program_nothing_is_submitted_as_another(as_launcher: Sub
     file = request(program, site.root, as_launcher.config)
     site.program.unlink()
     said = program("submit", file).refused(2)
-    assert f"run_as: {site.program} is not there" in said
+    assert f"run_as: {site.program} does not exist" in said
     assert f"install -o root -m 0755 -D /dev/stdin {site.program}" in said
     assert f"install -d -m 1777 {site.root}" in said
 
@@ -349,7 +349,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         await screen.until("Commands to run (2)")
         screen.type("y")
         await screen.until(
-            f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-"
+            f"logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-"
         )
         await screen.until(
             lambda text: any(

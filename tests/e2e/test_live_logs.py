@@ -181,7 +181,9 @@ def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(
     assert f"Job {job_id} is held" in words
     assert over_ssh("log", job_id, "--path").text == f"{path}\n"
     with following(over_ssh, job_id, "-f") as run:
-        run.until("stderr", f"stdout will be in {path}: the job is held; waiting for it".encode())
+        run.until(
+            "stderr", f"stdout will be written to {path} (the job is held); waiting for it".encode()
+        )
         lab.as_user("alice", "scontrol", "release", job_id)
         status, out, err = run.ended()
     assert (status, out) == (0, b"done\n")

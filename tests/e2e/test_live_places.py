@@ -147,8 +147,8 @@ def test_a_script_of_this_machine_is_handed_over_and_a_job_has_its_size(
     job = clean_slurm.submit("alice", "--partition=gpu", "--gpus=2", "--time=30")
     like = json.loads(over_ssh("where", "--like", job, "--format", "json").text)["places"]
     assert {place["queue"] for place in like if place["accepts"]} == {"gpu"}
-    assert "has its own size" in over_ssh("where", str(script), "--gpus", "2").stderr
-    assert "has its own size" in over_ssh("where", "--like", job, "--gpus", "2").stderr
+    assert "already has a size" in over_ssh("where", str(script), "--gpus", "2").stderr
+    assert "already has a size" in over_ssh("where", "--like", job, "--gpus", "2").stderr
     assert "cannot be used together" in over_ssh("where", str(script), "--like", job).stderr
     best = over_ssh("submit", str(script), "--best", "--yes")
     assert best.status == 0, best

@@ -118,7 +118,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     assert "files: 4 files" in done.stderr
     job_id = done.text.split()[-1]
     again = program("submit", "--dry-run", request)
-    assert "its package is already on the cluster" in again.stderr
+    assert "the package is already on the cluster" in again.stderr
     assert "PUT " not in again.text
 
     def failures() -> list[dict[str, str]]:
@@ -231,7 +231,7 @@ def functions_from_python(
         assert (short.wait(), "step 3 loss 0\n" in short.logs()) == ("completed", True)
         assert list(short.metrics()["loss"]) == [2, 1, 0]
         assert long.wait() == "cancelled"
-        with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
+        with pytest.raises(hpcdash.JobFailed, match="has no result: cancelled"):
             long.result(SECONDS)
         assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}
 

@@ -339,7 +339,7 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     (tmp_path / "over").touch()
     assert ended(ray, program, job_id) == ("completed", 0)
     words = log(program, job_id)
-    assert "preempted: slice-b, it continues with more slices" in words
+    assert "preempted: slice-b, continues with more slices" in words
     assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
     # The first worker is where the others look for it: a node's files are in a folder of its place.
     for file in tmp_path.glob("[0-9]*-0"):
@@ -388,7 +388,7 @@ def test_a_worker_that_ray_kills_for_memory_has_failed_and_is_counted(
         state, code = ended(ray, program, job_id)
         assert (state, code) == ("failed", 1)
         words = log(program, job_id)
-        why = r"Ray killed it: its node ran out of memory, with \S+ of \S+ in use\n"
+        why = r"killed by Ray: the node ran out of memory, with \S+ of \S+ in use\n"
         assert re.search(rf"attempt 1 failed: worker \d on slice-a, {why}", words)
         assert "no further attempt: preempted 0×, failed 1×" in words
         [row] = [row for row in program.rows("history") if row["id"] == job_id]

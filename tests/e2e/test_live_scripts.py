@@ -206,13 +206,13 @@ async def test_another_s_script_is_refused_in_words_and_read_from_its_file(
         script = await fetch_script(store, submitted)
         assert (script.text, script.source) == (
             "#!/bin/sh\ntrue\n",
-            f"read from {file}, as it is now",
+            f"read from {file}, current version",
         )
         slurm_lab.as_user("bob", "chmod", "600", file)
         with pytest.raises(SchedulerRefused) as refused:
             await fetch_script(store, submitted)
         assert refused.value.next_step.endswith(
-            f"{file}, which cannot be read now: no permission to read it"
+            f"{file}, which cannot be read now: no permission to read this file"
         )
         slurm_lab.as_user("bob", "scancel", job_id, submitted)
 

@@ -255,15 +255,17 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     assert b"denied" in denied.stderr
     # One coordinator at a time; more than the quota ever gives is refused at once.
     second = pool.call("run", "lab", "--once")
-    assert (second.returncode, "this pool has a coordinator: process " in second.stderr) == (
+    assert (
+        second.returncode,
+        "this pool already has a coordinator: process " in second.stderr,
+    ) == (
         1,
         True,
     )
     large = pool.submit("alice", "large", "HIGH", 5)
     tasks = pool.until(large="refused")
     assert (
-        tasks["large"]["why"]
-        == f"it asks for 5 nodes, but {pool.users['alice']}'s quota at HIGH is 4"
+        tasks["large"]["why"] == f"requests 5 nodes, but {pool.users['alice']}'s quota at HIGH is 4"
     )
     pool.lab.wait_state(large, "CANCELLED")
     # Four of five nodes: two of the three that run give way, the last that came first.
@@ -410,7 +412,7 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     pool.lab.wait_state(odd, "PENDING")
     assert (
         tasks["range"]["why"]
-        == "it requests 1 to 4 nodes, and a task needs a fixed number (--nodes=1)"
+        == "the job requests 1 to 4 nodes, but a task needs a fixed number (--nodes=1)"
     )
     assert "--no-requeue" in tasks["stays"]["why"]
     assert "--exclusive" in tasks["shares"]["why"]
@@ -512,7 +514,7 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         fields |= {"command": f"{others}\n{script}"} | ({} if name == "named" else {"queue": QUEUE})
         assert pool.call("run", name, "--once").returncode == 0
         for slots, status, words in (
-            (3, 2, f"pool {name} rejects this: it asks for 3 nodes"),
+            (3, 2, f"pool {name} rejects this: requests 3 nodes"),
             (2, 0, ""),
         ):
             lines = (

@@ -65,7 +65,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     alice = slurm_lab.alice
     before = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
     assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
-    assert before["source"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
+    assert before["source"] == "HPCDASH_KILL_SWITCH in line 3 of the script"
     assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (
         alice,
         True,
@@ -120,7 +120,7 @@ echo "kill switch: saved, ending"
         )
         assert "LC_ALL" not in dropped.stderr
         assert (
-            f"members of the group {slurm_lab.alice} cannot create or clear it there"
+            f"members of the group {slurm_lab.alice} cannot create or clear the switch there"
             in dropped.stderr
         )
 
@@ -132,7 +132,7 @@ echo "kill switch: saved, ending"
         switch = program("kill-switch", job, "--status", "--format", "json").json["switches"][0]
         assert (switch["living"], switch["ended_since"], switch["ended_cleanly"]) == (0, 1, 1)
         assert isinstance(switch["dropped_here_seconds_ago"], int)
-        assert "no running or pending job is known to use it" in program(
+        assert "no known running or pending job uses it" in program(
             "kill-switch", job, "--yes"
         ).refused(1)
         assert not (run / "kill").exists()
@@ -145,7 +145,7 @@ def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, 
     assert dropped.text == f"{array}  created {run}/SAVE\n"
     assert "LC_ALL=C; export LC_ALL" in dropped.stderr, "the command itself, where it is wanted"
     wait_until("the program to remove it", lambda: not (run / "SAVE").exists())
-    assert "ago, and gone since; " in program("save-switch", array, "--status").text
+    assert "ago, and removed since; " in program("save-switch", array, "--status").text
 
 
 def test_the_line_of_a_log_that_tells_of_a_save_is_quoted_after_the_job_s_end_too(
@@ -167,16 +167,16 @@ echo "save switch: checkpoint written at step 7"
     assert program("save-switch", job).status == 0
     slurm_lab.wait_state(job, "COMPLETED")
     assert (
-        "its log says: save switch: checkpoint written at step 7"
+        "log: save switch: checkpoint written at step 7"
         in program("save-switch", job, "--status").text
     )
 
 
 def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
-    assert "switch is refused: hpcdash is read-only" in program(
+    assert "switch is disabled: hpcdash is read-only" in program(
         "--read-only", "save-switch", array
     ).refused(2)
-    assert "switch is refused: hpcdash is read-only" in program(
+    assert "switch is disabled: hpcdash is read-only" in program(
         "--read-only", "kill-switch", array, "--clear"
     ).refused(2)
     assert program("--read-only", "kill-switch", array, "--status").status == 0

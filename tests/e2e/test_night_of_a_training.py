@@ -34,7 +34,7 @@ newest = checkpoints.newest()
 assert os.environ["HPCDASH_RESUME_FROM"] == (str(newest.path) if newest else "")
 first = newest.step + 1 if newest else 1
 left = int(os.environ["HPCDASH_END_TIME"]) - time.time()
-print(f"from step {{first}}, {{left:.0f}} s are left, {{__import__('hpcdash.job').job.__file__}}", flush=True)
+print(f"from step {{first}}, {{left:.0f}} s left, {{__import__('hpcdash.job').job.__file__}}", flush=True)
 for step in range(first, 100_000):
     time.sleep(0.05)
     loss = 8 / step + 2
@@ -173,7 +173,7 @@ class Night:
 class OnTheQueue(Night):
     fields = 'time = "25s"\n'
     limit_seconds = 25
-    stops = r"s are left at step \d+, less than the"
+    stops = r"s left at step \d+, less than the"
 
     async def is_preempted(self) -> None:
         await self.call("requeue", f"{self.job}_1", "--yes")
@@ -293,7 +293,7 @@ async def a_night(night: Night) -> None:
     )
     assert "created" in dropped.text
     await night.until(
-        "the end of the train", lambda: night.errors().count("ending before the start") == 3
+        "the end of the train", lambda: night.errors().count("exiting before training") == 3
     )
     told = []
     for _ in range(MAX_LOOKS):
@@ -317,7 +317,7 @@ async def a_night(night: Night) -> None:
     # The second run was told its own end, and found the library beside its script.
     log = "".join(night.log(task) for task in range(1, 6))
     (left,) = re.findall(
-        rf"^from step {runs[1][0]}, (\d+) s are left, {night.folder}/hpcdash-job.zip/", log, re.M
+        rf"^from step {runs[1][0]}, (\d+) s left, {night.folder}/hpcdash-job.zip/", log, re.M
     )
     assert night.limit_seconds - 5 <= int(left) <= night.limit_seconds
 

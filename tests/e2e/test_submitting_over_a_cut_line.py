@@ -159,7 +159,7 @@ STAGES = {
     "before the command": Stage(False, nothing, lambda line: line.cut_after("up", 0), calls=(0,)),
     "in the command": Stage(False, nothing, lambda line: line.cut_after("up", 300), calls=(0, 1)),
     "in its stdin": Stage(False, nothing, half_way, script=LONG_SCRIPT, calls=(0, 1)),
-    "called, and ends with the line": Stage(False, cut_at("called"), stops=("called",)),
+    "called, and exits with the line": Stage(False, cut_at("called"), stops=("called",)),
     "called, and goes on": Stage(True, goes_on_without_us, stops=("called",), does_outlive=True),
     "answered, nothing said": Stage(True, cut_at("answered"), stops=("answered",)),
     "in the answer": Stage(True, cut_in_the_answer, stops=("answered",)),
@@ -311,7 +311,7 @@ def test_what_is_said_is_what_slurm_has_and_nothing_is_sent_twice(
         assert one.outcome.text == f"job {one.jobs[0]}"
     elif stage.done is False:
         assert one.jobs == []
-        assert one.outcome.text.startswith("it never arrived")
+        assert one.outcome.text.startswith("never received")
     else:
         assert "may or may not have been submitted" in one.outcome.text
         assert "hpcdash:" in one.outcome.text
@@ -395,10 +395,10 @@ async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(
     )
     try:
         assert (found.run.status, found.run.text.split()) == (0, found.jobs)
-        assert f"searching for the job by its mark {found.mark}" in found.run.stderr
-        assert f"it is job {found.jobs[0]}" in found.run.stderr
+        assert f"searching for the job by mark {found.mark}" in found.run.stderr
+        assert f"found: job {found.jobs[0]}" in found.run.stderr
         assert (never.run.status, never.run.stdout, never.jobs) == (1, b"", [])
-        assert "hpcdash: it never arrived" in never.run.stderr
+        assert "hpcdash: never received" in never.run.stderr
         assert (unknown.run.status, unknown.run.stdout) == (3, b"")
         assert "may not have been submitted: cannot query the queue: " in unknown.run.stderr
         assert f"search for {unknown.mark} in the queue" in unknown.run.stderr
@@ -493,7 +493,7 @@ def judge(there: Gate, outcome: Outcome, jobs: list[str], point: str) -> None:
     else:
         assert jobs == []
         assert outcome.done is False
-        assert outcome.text.startswith("it never arrived")
+        assert outcome.text.startswith("never received")
 
 
 @pytest.mark.usefixtures("soon")

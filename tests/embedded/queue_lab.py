@@ -1,4 +1,4 @@
-"""A real embedded queue in a folder of its own, driven by its command line; leaves no process
+"""A real embedded queue in a folder of its own, driven by the command line; leaves no process
 behind.
 """
 

@@ -32,7 +32,7 @@ from tests.support.records import for_each
             "line 2 of the script: --time: 'soon' is not a duration",
         ),
         (b"#!/bin/sh\n#SBATCH --no-such\n", "line 2 of the script: --no-such: unknown"),
-        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are requested; this machine is one"),
+        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are requested; this machine is a single"),
         (b"#!/bin/sh\n#SBATCH -c 64\n", "requests 64 CPUs; this machine has 4"),
         (b"#!/bin/sh\n#SBATCH --array=5-1\n", "is an empty range"),
         (b"#!/bin/sh\n#SBATCH --array=0-200000\n", "200001 tasks are more than the 100000"),
@@ -82,7 +82,7 @@ def test_a_job_that_cannot_be_started_has_failed_with_the_reason_in_words(queue:
     }
     assert {job.state for job in reasons.values()} == {"failed"}
     assert [job.reason for job in reasons.values()] == [
-        "cannot go to /no/such/folder: No such file or directory",
+        "cannot change to /no/such/folder: No such file or directory",
         f"cannot write /no/such/folder/{unwritable}.out: No such file or directory",
         "cannot read no-input: No such file or directory",
         "cannot run /no/such/interpreter: No such file or directory",
@@ -154,7 +154,7 @@ def test_an_environment_larger_than_the_system_takes_fails_in_words(queue: Queue
     # Linux takes no variable of more than 128 KiB.
     script = f"#!/bin/sh\n#SBATCH --export=ALL,V={'x' * 140_000}\ntrue\n"
     assert queue.run("submit", stdin=script.encode()).returncode == 0
-    assert queue.ended("1").reason == "its arguments and environment are too large for this system"
+    assert queue.ended("1").reason == "the arguments and environment are too large for this system"
 
 
 def test_a_queue_s_folder_may_have_any_name_and_be_relative(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
             "line 2 of the script: -l select=x:ncpus=1: 'x' is not a number of chunks",
         ),
         ("#PBS -l walltime=soon", "line 2 of the script: --time"),
-        ("#PBS -N", "line 2 of the script: -N: without its value"),
+        ("#PBS -N", "line 2 of the script: -N: missing its value"),
         ("#PBS walltime", "line 2 of the script: walltime: not a qsub option"),
         ("#PBS -J 5-1", "empty range"),
         ("#PBS -W depend=beforeok:3", "'beforeok' is not one of"),

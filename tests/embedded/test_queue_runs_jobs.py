@@ -377,10 +377,10 @@ def test_a_waiting_job_is_cancelled_at_once(queue: QueueLab) -> None:
         *["pending"] * 2,
     ]
     assert queue.act("cancel", f"{number}_2") == [
-        {"job_id": f"{number}_2", "done": False, "words": "it has already ended (cancelled)"}
+        {"job_id": f"{number}_2", "done": False, "words": "already finished (cancelled)"}
     ]
     assert queue.act("cancel", number)[0]["done"]
-    assert queue.act("cancel", number)[0]["words"] == "it has already ended (cancelled)"
+    assert queue.act("cancel", number)[0]["words"] == "already finished (cancelled)"
     queue.ended(after)
 
 
@@ -421,7 +421,7 @@ def test_a_limit_can_be_altered_while_a_job_waits(queue: QueueLab) -> None:
         "'soon' is not a duration"
     )
     assert (
-        queue.act("alter", "nice=3", "--", number)[0]["words"] == "this queue's jobs have no nice"
+        queue.act("alter", "nice=3", "--", number)[0]["words"] == "jobs in this queue have no nice"
     )
 
 
@@ -471,7 +471,7 @@ def test_a_requeued_job_runs_once_more(queue: QueueLab) -> None:
     assert (queue.work / "log").read_text() == "run 0\nrun 1\nrun 2\n"
     other = queue.submit("sleep 1000", "--no-requeue")
     queue.wait(other, "running")
-    assert queue.act("requeue", other)[0]["words"] == "it was submitted with --no-requeue"
+    assert queue.act("requeue", other)[0]["words"] == "submitted with --no-requeue"
     assert queue.ask("show", other)["Requeue"] == "no"
     assert "Requeue" not in queue.ask("show", number)
 

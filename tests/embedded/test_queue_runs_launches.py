@@ -271,9 +271,12 @@ def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:
     [
         (
             {"slots": 2, "slots_per_node": 1},
-            "2 tasks of 1 GPUs, 1 on a node, are requested; this machine is one node",
+            "2 tasks of 1 GPUs, 1 per node, are requested; this machine is a single node",
         ),
-        ({"slots": 2, "slot_type": SlotType.CPU}, "2 nodes are requested; this machine is one"),
+        (
+            {"slots": 2, "slot_type": SlotType.CPU},
+            "2 nodes are requested; this machine is a single",
+        ),
     ],
     ids=["GPUs", "CPUs"],
 )
@@ -390,7 +393,7 @@ def test_nothing_starts_from_files_that_somebody_replaced(
     assert launches.ended(number).exit_code == 1
     written = (folder / f"{number}.out").read_text() + (folder / f"{number}.err").read_text()
     assert (
-        f"{folder}/{name} is not what was submitted; others could have replaced it. Nothing was "
+        f"{folder}/{name} differs from the submitted file; others may have replaced it. Nothing "
         "started." in written
     )
     assert "somebody else" not in written

@@ -164,7 +164,7 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(
     assert (job.state, job.exit_code, job.reason) == (
         "gone",
         None,
-        "its end was not observed: exit unknown",
+        "end not observed: exit status unknown",
     )
     assert runs(queue) == 0
     process.kill()
@@ -284,7 +284,7 @@ def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue:
     os.kill(begun.keeper, signal.SIGKILL)
     job = queue.ended(number)
     assert (job.state, job.exit_code, job.elapsed) == ("gone", None, None)
-    assert job.reason == "its end was not observed: exit unknown"
+    assert job.reason == "end not observed: exit status unknown"
     wait_until("an end of its processes", lambda: not is_alive(hidden) and not is_alive(begun.pid))
 
 
@@ -411,7 +411,7 @@ def test_a_full_disk_refuses_submissions_and_loses_no_end(tmp_path: Path) -> Non
                 break
             fill(tmp_path / "disk" / "filler")
         assert refused.returncode == 1
-        assert b"no room left for" in refused.stderr
+        assert b"no space left for" in refused.stderr
         held = len(queue.rows("jobs"))
         (queue.work / "go").touch()
         wait_until("its end noted by its keeper", lambda: Record(queue.folder, 1, 1).read()[1])

@@ -155,7 +155,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     lab.start()
     lab.until(good="running", deaf="running")
     # One at a time: the second says who has the pool.
-    assert "this pool has a coordinator: process " in lab.program(
+    assert "this pool already has a coordinator: process " in lab.program(
         "share", "run", "lab", "--once"
     ).refused(1)
     # More than the quota ever gives is refused, and before it is submitted once the coordinator has
@@ -163,9 +163,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     again = lab.program("submit", str(lab.program.home / "large.toml"), "--yes").refused(2)
     assert "quota at HIGH is 1" in again
     wait_until("large is refused", lambda: lab.states().get("large") == "refused")
-    assert lab.tasks()["large"][
-        "why"
-    ] == "it asks for 2 nodes, but root's quota at HIGH is 1".replace(
+    assert lab.tasks()["large"]["why"] == "requests 2 nodes, but root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]
     )
     # The later of the two gives way: it does not answer, and is ended when its seconds are over.
@@ -192,7 +190,7 @@ def test_a_model_that_saves_goes_on_where_it_was_though_its_coordinator_is_kille
         known = len(lab.steps("model"))
         wait_until("the model trains", lambda known=known: len(lab.steps("model")) > known)
         lab.submit(f"hot{turn}", "high", steps=5)
-        said = "asked to suspend" if turn == 1 else "is suspended"
+        said = "been requested to suspend" if turn == 1 else "is suspended"
         wait_until(
             said, lambda said=said: said in lab.log.read_text().rpartition("waits at HIGH")[2]
         )
@@ -249,7 +247,7 @@ def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_a
     lab.submit("slight", "normal", command="true", slot_type="cpu")
     lab.start()
     tasks = lab.until(silent="failed", gives="running", slight="refused")
-    assert tasks["slight"]["why"] == "it asks for 0 GPUs, but a task in this pool needs at least 1"
+    assert tasks["slight"]["why"] == "requests 0 GPUs, but a task in this pool needs at least 1"
     assert tasks["silent"]["why"] == "no log output for 3 s"
     # Nobody was interrupted for another.
     gives = tasks["gives"]
@@ -299,7 +297,7 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
         "submitted_at,user,nodes,seconds,priority\n0,ann,2,100,NORMAL\n0,ann,1,100,LOW\n0,ann,3,100,NORMAL\n"
     )
     simulated = lab.program("share", "simulate", str(trace), "--pool", "lab")
-    assert "tasks that never run" in simulated.stderr
+    assert "tasks never run" in simulated.stderr
     assert "time slices" in simulated.text
     outcome = json.loads(
         lab.program("share", "simulate", str(trace), "--pool", "lab", "--format", "json").text

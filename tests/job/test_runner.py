@@ -305,7 +305,7 @@ def test_where_stdout_is_full_or_closed_the_result_says_how_it_went(job: Job) ->
         done = job.run("says", args=("step 1",), stdout=stdout)
         os.close(stdout)
         assert (done.returncode, job.result) == (0, 6), done.stderr
-        assert "hpcdash: what the function printed last is lost: " in done.stderr
+        assert "hpcdash: the last output of the function is lost: " in done.stderr
 
 
 def test_an_error_that_leaves_by_sys_exit_when_it_is_shown_is_an_error(job: Job) -> None:

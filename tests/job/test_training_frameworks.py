@@ -81,7 +81,7 @@ def test_the_trainer_of_hugging_face_saves_and_stops_when_told(
         ("no state", 20),
         ("empty weights", 20),
         ("cut weights of a marked one", 10),
-        ("saved in place of higher steps", 5),
+        ("saved instead of higher steps", 5),
     ],
 )
 def test_a_torn_checkpoint_of_the_trainer_is_passed_over(
@@ -115,7 +115,7 @@ def test_a_torn_checkpoint_of_the_trainer_is_passed_over(
     elif harm == "cut weights of a marked one":
         shutil.rmtree(last)
         (second / "model.safetensors").write_text("{")
-    elif harm == "saved in place of higher steps":
+    elif harm == "saved instead of higher steps":
         save(5, is_marked=True)
     assert callback.resume_from(tmp_path / "run") == f"{tmp_path}/run/checkpoint-{newest}"
     assert caplog.text.count("is incomplete and was skipped") == (newest in (10, 20))

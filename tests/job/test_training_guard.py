@@ -182,7 +182,7 @@ def test_the_end_is_seen_as_many_iterations_earlier_as_are_between_two_looks(
     # next look.
     assert (step, guard.stop_reason) == (
         60,
-        "280 s are left at step 60, less than the 360 s of 2 × (10 iterations + save)",
+        "280 s left at step 60, less than the 360 s of 2 × (10 iterations + save)",
     )
 
 
@@ -271,7 +271,7 @@ def test_the_rank_is_that_of_torch_from_when_it_runs_and_as_given_where_it_is(
     assert (guard.rank, guard.should_save(), switches.save_wanted()) == (1, False, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["SAVE"]
     with (
-        pytest.raises(RuntimeError, match="rank 1 would save beside rank 0"),
+        pytest.raises(RuntimeError, match="rank 1 would save in parallel with rank 0"),
         checkpoints.saving(1),
     ):
         pass
@@ -284,14 +284,14 @@ def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> No
     preemption = Preemption(signals=())
     assert preemption.should_stop(1) == ""
     torch_of_two_ranks[0] = 1
-    assert preemption.should_stop(2) == "another rank knows that the job is ending at step 2"
+    assert preemption.should_stop(2) == "another rank was notified that the job is ending at step 2"
     said: list[int] = []
     own = Preemption(
         signals=(),
         exit_duration_in_mins=0,
         all_reduce_max=lambda number: said.append(number) or number,
     )
-    assert own.should_stop(3).startswith("0 s are left at step 3")
+    assert own.should_stop(3).startswith("0 s left at step 3")
     assert said == [1]
 
 

@@ -132,5 +132,5 @@ def test_an_array_that_is_queued_burns_through_while_the_kill_switch_is_there(
     job = submit(slurm_lab, folder, "srun {python} train.py", "--array=1-4%1")
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}
-    assert (folder / "log").read_text().count("ending before the start") == 4
+    assert (folder / "log").read_text().count("exiting before training") == 4
     assert not list(folder.glob("ready.*"))

@@ -247,7 +247,7 @@ def test_it_stops_when_twice_an_iteration_and_a_save_are_left(
     clock[0] = 1_000_600
     assert (
         preemption.reason(5)
-        == "400 s are left at step 5, less than the 400 s of 2 × (iteration + save)"
+        == "400 s left at step 5, less than the 400 s of 2 × (iteration + save)"
     )
 
 
@@ -257,7 +257,7 @@ def test_some_seconds_are_left_for_the_end_however_fast_all_is() -> None:
     assert preemption.grace_seconds() == 10
     assert preemption.ends_at is not None
     preemption.ends_at += 9 - preemption.seconds_left()
-    assert preemption.reason(3) == "9 s are left at step 3, less than the 10 s of the end itself"
+    assert preemption.reason(3) == "9 s left at step 3, less than the 10 s of the job end"
     # Of a test that runs for a minute it is not too much.
     short = Preemption(
         signals=(), exit_duration_in_mins=(time.time() - process_start() + 60) / 60, save_seconds=0

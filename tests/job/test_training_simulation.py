@@ -1,4 +1,4 @@
-"""A program that is asked to suspend without a pool, and one that is written for another
+"""A program that has been requested to suspend without a pool, and one that is written for another
 platform's.
 """
 
@@ -83,8 +83,8 @@ def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(
     words = ("--suspend-after", "0.3", "--grace", "60", program, "train.py", "good")
     status, out, said = simulated(tmp_path, *words, python=program)
     assert (status, out) == (0, "begins 1 0 127.0.0.1\n")
-    assert "hpcdash: asking the program to suspend\n" in said
-    assert " s after it was asked\n" in said
+    assert "hpcdash: requesting suspension of the program\n" in said
+    assert " s after the request\n" in said
     status, out, _ = simulated(tmp_path, "--", program, "train.py", "good", python=program)
     assert (status, out) == (3, "resumes 1 0 127.0.0.1\n")
 

@@ -39,7 +39,7 @@ def test_a_queued_array_burns_through_with_clean_exits_while_the_file_is_there(
     for _ in range(3):
         ended = run(BURN, HPCDASH_KILL_SWITCH=str(kill))
         assert (ended.returncode, ended.stdout) == (0, "")
-        assert f"the kill switch {kill} is set: ending before the start" in ended.stderr
+        assert f"the kill switch {kill} is set: exiting before training" in ended.stderr
     assert kill.exists()
 
 

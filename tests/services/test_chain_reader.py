@@ -70,7 +70,7 @@ async def test_a_job_seen_waiting_is_still_joined_after_it_began(tmp_path: Path)
     )
     reader = ChainReader(store_on(transport, tmp_path), "63")
     assert await order(reader) == ["62", "63"]
-    assert reader.notes == ("jobs that left the queue are missing: no accounting answers",)
+    assert reader.notes == ("finished jobs are missing: no accounting answers",)
     transport.recent = [job("62", name="train", state="COMPLETED"), job("63", name="train")]
     assert await order(reader) == ["62", "63"]
 

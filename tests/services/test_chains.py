@@ -92,7 +92,7 @@ async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> N
     outcomes = await chain.submit(5)
     assert len(chain.transport.submitted) == 3
     assert format_chain(outcomes, 5) == (
-        "2 jobs of 5 submitted (these stay queued: 91 92); number 3: Job violates QOS limits; "
+        "2 jobs of 5 submitted (these stay queued: 91 92); job 3 of 5: Job violates QOS limits; "
         "the remaining 2 were not sent"
     )
 
@@ -115,7 +115,7 @@ async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_th
     outcomes = await chain.submit(3)
     assert [outcome.new_job for outcome in outcomes] == ["91", "192", "93"]
     assert chain.waited_for[2] == "--dependency=afterany:192"
-    assert chain.messages[0].startswith("the answer was lost; searching for the job by its mark")
+    assert chain.messages[0].startswith("the answer was lost; searching for the job by mark")
     assert len(chain.transport.submitted) == 3
 
 
@@ -128,7 +128,7 @@ async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: 
     assert [outcome.done for outcome in outcomes] == [True, None]
     assert len(chain.transport.submitted) == 2
     assert (
-        "1 job of 3 submitted (these stay queued: 91); number 2: it may or may not have been submitted"
+        "1 job of 3 submitted (these stay queued: 91); job 2 of 3: the job may or may not have been submitted"
         in format_chain(outcomes, 3)
     )
 

@@ -161,7 +161,7 @@ async def test_a_program_that_is_not_there_says_so() -> None:
 @pytest.mark.system
 async def test_a_command_is_ended_at_its_limit() -> None:
     plugin = Plugin("mine", ("sleep", "600"), limit_seconds=0.1)
-    with pytest.raises(CommandError, match=r"sleep did not end within 0.1 s"):
+    with pytest.raises(CommandError, match=r"sleep did not finish within 0.1 s"):
         await output_of(build_command(plugin, {}, "job", "12"))
 
 

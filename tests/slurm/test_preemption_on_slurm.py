@@ -277,7 +277,7 @@ def test_while_the_controller_does_not_answer_the_script_waits(
     training.wait_file("saving")
     with clean_slurm.controller_down():
         training.file("slow").unlink()
-        waits = "the controller does not answer"
+        waits = "the controller does not respond"
         wait_until("the script to wait", lambda: waits in training.log(), training.log)
     training.wait_shown("JobState=PENDING", "Restarts=1")
     assert training.log().count("requeues job") == 1

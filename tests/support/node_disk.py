@@ -16,7 +16,7 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.states import ENDED, WAITING
 from tests.support.parts import fixed_backend
 
-NOTE = "the scheduler keeps it on cn01 until the job ends"
+NOTE = "the scheduler keeps the log on cn01 until the job ends"
 REACHES = 'for last; do :; done\nexec sh -c "$last"\n'
 REFUSES = 'echo "maya@cn01: Permission denied (publickey,password)." >&2\nexit 255\n'
 

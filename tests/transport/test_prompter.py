@@ -45,7 +45,7 @@ def test_a_command_of_cron_rings_no_phone(tmp_path: Path) -> None:
         finally:
             server.stop()
     assert done.status == EXIT_UNREACHABLE
-    assert "keyboard-interactive (not tried: nobody is present to answer)" in done.stderr
+    assert "keyboard-interactive (not tried: no one is present to answer)" in done.stderr
     assert server.pushes == 0
 
 

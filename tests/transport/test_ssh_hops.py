@@ -151,7 +151,7 @@ def test_an_ssh_configuration_that_cannot_be_read_is_named(
 ) -> None:
     (tmp_path / "config").write_bytes(line if isinstance(line, bytes) else line.encode())
     for read in (named_hosts, lambda path: hops_to("juno", path)):
-        with pytest.raises(ConfigError, match="The ssh configuration cannot be read"):
+        with pytest.raises(ConfigError, match="Cannot read the ssh configuration"):
             read(tmp_path / "config")
 
 

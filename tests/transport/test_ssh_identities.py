@@ -194,7 +194,7 @@ async def test_an_expired_certificate_is_named_with_when_it_expired(
         .strftime("expired on %Y-%m-%d %H:%M %Z")
     )
     assert f"certificate id-cert.pub ({expired})" in error.message
-    assert f"certificate test of the agent ({expired})" in error.message
+    assert f"certificate test from the agent ({expired})" in error.message
     assert (
         error.next_step
         == "Get a new certificate the way your site issues them, then connect again."
@@ -220,7 +220,7 @@ async def test_a_certificate_that_is_no_use_says_why(
     assert f"certificate others-cert.pub (issued to alice, bob, not to {user})" in error.message
     assert "certificate away-cert.pub (its private key is not here)" in error.message
     assert "certificate gone (cannot be read: No such file or directory)" in error.message
-    assert f"{tmp_path}/gone is named by CertificateFile" in error.next_step
+    assert f"{tmp_path}/gone is set as CertificateFile" in error.next_step
     assert "clock" in error.next_step
 
 
@@ -259,11 +259,7 @@ async def test_no_other_agent_is_asked_than_the_one_named(
     own_sshd.authorize(tmp_path / "id.pub")
     add_to(agent, tmp_path / "id")
     error = await refusal(own_sshd, user, tmp_path, f" IdentityFile none\n IdentityAgent {named}\n")
-    said = (
-        "nothing that it accepts"
-        if named == "none"
-        else f"agent {named} (No such file or directory)"
-    )
+    said = "no accepted method" if named == "none" else f"agent {named} (No such file or directory)"
     assert f"Tried: {said}." in error.message
 
 
@@ -319,9 +315,7 @@ async def test_a_hardware_key_in_a_file_is_named_with_what_uses_it(
     assert shown.stdout.split()[:2] == key.public_line.split()[:2]
     config = f" IdentityFile {tmp_path}/id_ed25519_sk\n IdentityAgent none\n"
     error = await refusal(own_sshd, user, tmp_path, config)
-    assert (
-        "key id_ed25519_sk (a hardware key, which is used only through an agent)" in error.message
-    )
+    assert "key id_ed25519_sk (a hardware key, usable only through an agent)" in error.message
     assert f"ssh-add {tmp_path}/id_ed25519_sk" in error.next_step
     assert 'transport = "openssh"' in error.next_step
 

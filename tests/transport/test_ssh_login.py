@@ -178,7 +178,7 @@ async def test_the_host_decides_how_long_an_approval_may_take_and_it_is_not_aske
     pam_sshd.start_pushing(PUSH_ALONE + "LoginGraceTime 2\n")
     async with transport_to(pam_sshd, user, tmp_path) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
-        assert "ended the login after 2 s" in error.message
+        assert "aborted the login after 2 s" in error.message
         assert "VPN" not in str(error)
         assert transport.health.retry_at is None
         assert await raised(AuthenticationFailed, transport.run(("true",))) is error
@@ -359,7 +359,7 @@ async def test_where_nobody_is_no_phone_rings(pam_sshd: PamSshd, user: str, tmp_
     pam_sshd.start_pushing(PUSH_ALONE)
     async with transport_to(pam_sshd, user, tmp_path, Person(is_here=False)) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
-    assert "keyboard-interactive (not tried: nobody is present to answer)" in error.message
+    assert "keyboard-interactive (not tried: no one is present to answer)" in error.message
     assert "terminal" in error.next_step
     assert pam_sshd.pushes == 0
 
@@ -463,7 +463,7 @@ async def test_an_expired_password_that_the_host_does_not_ask_for_is_told(
             transport = OpenSshTransport(asyncssh_transport.name, config_path=config)
         error = await raised(AuthenticationFailed, transport.run(("true",)))
     assert "has expired" in error.message
-    assert f"ssh ssh://{transport.name} asks for a new one" in error.next_step
+    assert f"ssh ssh://{transport.name} prompts for a new one" in error.next_step
 
 
 class _Changing(asyncssh.SSHServer):
@@ -506,7 +506,7 @@ async def test_a_password_is_changed_where_the_protocol_asks(tmp_path: Path) -> 
     assert [field.label for field in person.prompts[-1].fields] == [
         "Current password",
         "New password",
-        "New password again",
+        "Repeat the new password",
     ]
     assert all(field.secret for field in person.prompts[-1].fields)
     await transport.close()

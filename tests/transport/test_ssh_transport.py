@@ -688,7 +688,7 @@ async def test_a_host_that_accepts_and_says_nothing_is_given_up_on(
     config = "Host *\n ConnectTimeout 1\n"
     async with transport_to(sshd, user, tmp_path, port=port, config=config) as transport:
         error = await raised(ConnectionFailed, transport.connect())
-    assert "did not answer within 1 s" in error.message
+    assert "did not respond within 1 s" in error.message
     server.close()
 
 

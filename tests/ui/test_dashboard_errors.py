@@ -135,7 +135,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(
     transport = answering_transport()
     transport.answers[MINE] = jobs_text(20)
     transport.fails["squeue"] = CommandTimedOut(
-        "squeue had not finished after 60 s", "It may be busy."
+        "squeue did not finish within 60 s", "It may be busy."
     )
     session = answering(transport, ages=True)
     app = HpcdashApp([session])
@@ -301,7 +301,7 @@ async def test_a_job_no_list_knows_is_an_error_of_its_own_view() -> None:
         await settled(pilot)
         await app.main.push("job", job_id="999999")
         await settled(pilot)
-        assert "has no answer to: squeue -a -h -t all -j 999999" in banner_of(app)
+        assert "has no answer for: squeue -a -h -t all -j 999999" in banner_of(app)
         assert "no data for this job" in screen_text(app)
         await press(pilot, "escape")
         assert banner_of(app) == ""

@@ -22,7 +22,7 @@ WHY = ["No cluster is configured yet: neither Slurm nor PBS is installed here."]
 CONNECTED = Check("connection", True, "me@login.juno.example.org, 140 ms")
 FOUND = [
     CONNECTED,
-    Check("scheduler", True, "slurm 24.05.4, cluster juno\x1b[31m, you are me"),
+    Check("scheduler", True, "slurm 24.05.4, cluster juno\x1b[31m, logged in as me"),
     Check(
         "home", False, "/home/me is not writable", "Jobs cannot write logs there: check the quota."
     ),
@@ -119,7 +119,7 @@ async def test_what_is_no_host_is_said_and_not_tried() -> None:
     app, trials = first_start(FOUND)
     async with offered(app) as pilot:
         await type_text(pilot, "-oProxyCommand=x")
-        await until(pilot, lambda: "a destination does not start with '-'" in screen_text(app))
+        await until(pilot, lambda: "a destination cannot start with '-'" in screen_text(app))
         await pilot.press("enter")
         await pilot.pause()
         assert trials == []
@@ -150,7 +150,7 @@ async def test_while_a_host_waits_its_words_are_shown_and_it_can_be_left() -> No
         assert "juno: Autopushing to phone...␇" in screen_text(app)
         await pilot.press("escape")
         await until(
-            pilot, lambda: "Where are your jobs?" in screen_text(app) and trials[0].is_closed
+            pilot, lambda: "Where do your jobs run?" in screen_text(app) and trials[0].is_closed
         )
         await pilot.press("enter")
         await until(pilot, lambda: len(trials) == 2)

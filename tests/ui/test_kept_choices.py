@@ -54,7 +54,7 @@ async def test_the_last_filter_and_the_folds_are_there_again_and_esc_clears_the_
     again = dashboard(choices=app.choices)
     async with again.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        assert "Filter of the last session: state:running" in screen_text(again)
+        assert "Filter from the last session: state:running" in screen_text(again)
         assert "/state:running" in screen_text(again).splitlines()[0]
         await press(pilot, "escape")
         assert ids_of(again) == unfolded
@@ -64,7 +64,7 @@ async def test_a_filter_of_the_last_time_that_cannot_be_read_is_left_out() -> No
     app = dashboard(choices=Choices(filter="gone:yes"))
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        assert "Filter of the last session" not in screen_text(app)
+        assert "Filter from the last session" not in screen_text(app)
         assert ids_of(app)
 
 

@@ -84,7 +84,7 @@ async def test_a_node_says_which_of_its_jobs_are_not_listed_and_which_are_its_ho
         await press(pilot, "escape")
         await point_at(pilot, "gpu01[1]")
         await press(pilot, "enter")
-        assert "jobs of all of gpu01: the scheduler does not report its parts" in screen_text(app)
+        assert "all jobs on gpu01: the scheduler does not report them per part" in screen_text(app)
         await press(pilot, "escape")
         await point_at(pilot, "cn03")
         await press(pilot, "enter")

@@ -37,7 +37,7 @@ def test_a_port_is_of_this_machine_alone_and_taken_once() -> None:
     with listen_on_loopback(0) as listening:
         host, port = listening.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(HpcdashError, match=f"cannot listen on port {port} of 127.0.0.1"):
+        with pytest.raises(HpcdashError, match=f"cannot listen on 127.0.0.1:{port}"):
             listen_on_loopback(port)
 
 

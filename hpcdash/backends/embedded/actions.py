@@ -59,7 +59,7 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
     elif request.verb is Verb.SIGNAL:
         if request.recipient not in ("", "batch", "full"):
             raise UsageError(
-                f"{request.recipient!r}: this queue's jobs have no numbered steps",
+                f"{request.recipient!r}: jobs in this queue have no numbered steps",
                 "Use batch or full.",
             )
         _require(signal_number, request.signal)
@@ -68,7 +68,7 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         _check_changes(request)
         parts = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:
-        raise UsageError(f"{request.verb} is not an action on a job of this queue")
+        raise UsageError(f"{request.verb} is not a job action in this queue")
     commands = []
     for start in range(0, len(request.job_ids), _IDS_PER_COMMAND):
         ids = request.job_ids[start : start + _IDS_PER_COMMAND]
@@ -91,6 +91,6 @@ def _check_changes(request: ActionRequest) -> None:
                 )
         elif name != COMMENT:
             raise UsageError(
-                f"{name}: jobs of this queue do not have it",
+                f"{name}: not supported for jobs in this queue",
                 f"It supports: {', '.join(_ALTERABLE)}.",
             )

@@ -59,9 +59,9 @@ SCRIPTS_OF = "slurm"
 _HINTS = {
     "Resources": "the next to start, once enough CPU or GPU slots are free",
     "Priority": "jobs submitted earlier go first",
-    "JobHeldUser": "held by its owner, until it is released",
+    "JobHeldUser": "held by its owner until released",
     "Dependency": "waits for a job it depends on",
-    "DependencyNeverSatisfied": "its dependency can no longer be met: cancel or resubmit it",
+    "DependencyNeverSatisfied": "a dependency can no longer be met: cancel or resubmit the job",
     "BeginTime": "waiting for its start time",
     "JobArrayTaskLimit": "the array's limit on running tasks is reached",
     "NonZeroExitCode": "exited with an error status",
@@ -169,7 +169,7 @@ class EmbeddedDetail(typed.ProgramPart, DetailPart):
         return ShellCommand((*self.argv, "shell", str(row["id"]), *inside))
 
     def requeue_refusal(self, native: Mapping[str, str]) -> str:
-        return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
+        return "submitted with --no-requeue" if native.get("Requeue") == "no" else ""
 
     def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
         from hpcdash.backends.pbs import detail as pbs

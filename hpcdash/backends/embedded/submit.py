@@ -42,7 +42,7 @@ def submission(program: tuple[str, ...], submission: Submission) -> SubmitComman
     """
     if submission.run_as:
         raise UsageError(
-            "run_as: the embedded queue runs jobs as its owner",
+            "run_as: the embedded queue runs all jobs as the owner of the queue",
             "Remove run_as from the configuration.",
         )
     line = read_command_line(submission.options)
@@ -94,11 +94,11 @@ def resubmission(
     time = () if seconds is None else ("--time", format_clock(seconds))
     argv = (*program, "again", "--token", mark, *time, job_id)
     read = partial(_read, job_id=job_id)
-    how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
-    command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
+    how = "unchanged" if seconds is None else f"with --time={format_clock(seconds)}"
+    command = ActionCommand(argv, (job_id,), read, shown=(f"resubmit {job_id} {how}",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = (
-            "it keeps its own comment; if the answer is lost, hpcdash searches for the job by its "
+            "the job keeps its comment; if the answer is lost, hpcdash searches for the job by "
             "name and time"
         )
         return SubmitCommand(command, (note,), job_name=row["name"] or "")

@@ -176,7 +176,7 @@ def _general_message(answer: Answer, general: Sequence[str], program: str) -> st
     if general:
         return excerpt(next(best, general[-1]).encode(), 300)
     if answer.status in (*CUT_OFF, _NO_STATUS):
-        return "it was stopped before it answered"
+        return "stopped before it answered"
     return f"{program} exited with status {answer.status}"
 
 
@@ -286,7 +286,7 @@ def _queue(value: str) -> str:
     if "," in value:
         raise UsageError("queue: a PBS job has exactly one queue", "Use one.")
     if not _QUEUE.fullmatch(value):
-        raise UsageError(f"queue: {value!r} is not a name")
+        raise UsageError(f"queue: {value!r} is not a valid name")
     return value
 
 
@@ -364,18 +364,18 @@ _WORDS = {
 # Of Torque's, these take some tasks of an array in one request.
 _TAKES_TASKS_OPTION = frozenset({"qdel", "qhold", "qrls", "qalter"})
 _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
-_ARRAYS_ONLY = "PBS does this only for whole arrays: use {array}"
+_ARRAYS_ONLY = "PBS supports this only for whole arrays: use {array}"
 _TASK_OF_ARRAY = RefusalHint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
 _NO_MOM = re.compile(r"could not connect to MOM")
 # Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is
 # put back.
 _NOTED = RefusalHint(
-    _NO_MOM, "its node does not respond; the server recorded the change", is_noted=True
+    _NO_MOM, "the node does not respond; the server recorded the change", is_noted=True
 )
 _LOST_NODE = RefusalHint(
-    _NO_MOM, "its node does not respond; cancel --force removes it from the queue", can_force=True
+    _NO_MOM, "the node does not respond; cancel --force removes it from the queue", can_force=True
 )
-_NO_NODE = RefusalHint(_NO_MOM, "its node does not respond")
+_NO_NODE = RefusalHint(_NO_MOM, "the node does not respond")
 _HINTS = {
     Verb.HOLD: (_TASK_OF_ARRAY, _NOTED),
     Verb.RELEASE: (
@@ -396,7 +396,9 @@ _ALTER_HINTS = (
 )
 _MOVE_HINTS = (
     _TASK_OF_ARRAY,
-    RefusalHint(re.compile("Request invalid for state"), "it has started and cannot change queue"),
+    RefusalHint(
+        re.compile("Request invalid for state"), "the job has started and cannot change queue"
+    ),
 )
 
 
@@ -651,5 +653,5 @@ class PbsActions(DialectPart, ActionsPart):
                 targets = _targets(self.dialect, _WORDS[verb][0], jobs)
                 steps = [_Step(_WORDS[verb], targets, _HINTS[verb])]
             case _:
-                raise UsageError(f"{verb} is not an action on jobs")
+                raise UsageError(f"{verb} is not a job action")
         return tuple(_commands(self.dialect, steps))

@@ -24,9 +24,9 @@ from hpcdash.shell_files import shell_text
 if TYPE_CHECKING:
     from hpcdash.backends.shell import ShellCommand, ShellRequest
 
-RUNNING_NOTE = "as last sampled by PBS, maybe minutes ago"
+RUNNING_NOTE = "last sampled by PBS, possibly minutes ago"
 SPREAD_NOTE = "memory is the total over all nodes, divided evenly"
-NOTHING_NOTE = "PBS has not measured it"
+NOTHING_NOTE = "not measured by PBS"
 _SHELL_NOTES = (
     "This is an ssh session on the job's node, outside of the job: memory and core limits do not "
     "apply, and processes you leave running continue after the job ends.",
@@ -117,7 +117,7 @@ class PbsDetail(DialectPart, DetailPart):
         return question.query(partial(parse_usage, question=question, row=row))
 
     def requeue_refusal(self, native: Native) -> str:
-        return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
+        return "submitted with -r n" if native.get("Rerunable") == "False" else ""
 
     def submit_line(self, native: Native) -> str:
         """qsub with what it was given, whose quotes PBS does not keep."""

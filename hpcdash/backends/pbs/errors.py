@@ -59,13 +59,13 @@ _UNAUTHORIZED = Failure(
 _BAD_STATE = Failure(
     SchedulerRefused,
     "PBS cannot do this in the job's current state",
-    "Check its state: it may have started or ended meanwhile.",
+    "Check the job's state: it may have started or ended meanwhile.",
 )
 _NO_QUEUE = Failure(SchedulerRefused, "no such queue", "`hpcdash queues` lists the queues.")
 _CLOSED_QUEUE = Failure(
     SchedulerRefused,
     "this queue is not accepting jobs",
-    "`hpcdash queues` shows which do; or wait until it is enabled.",
+    "`hpcdash queues` shows queues that do; or wait until this queue is enabled.",
 )
 _RESOURCE_LIMITS = Failure(
     SchedulerRefused,
@@ -96,7 +96,7 @@ _BAD_HOST = Failure(
 _BUSY = Failure(
     ControllerDown,
     "the PBS server has no free connections",
-    "hpcdash retries by itself; running jobs continue.",
+    "hpcdash retries automatically; running jobs continue.",
 )
 _NO_SERVER = Failure(
     ControllerDown,
@@ -113,15 +113,15 @@ _NO_CONFIGURATION = Failure(
 _BAD_OPTION = Failure(
     SchedulerRefused,
     "{name} rejected an option or its value",
-    "See its message above; `man {name}` explains it.",
+    "See the message above; `man {name}` explains it.",
 )
 _NO_RESOURCE = Failure(
     SchedulerRefused,
     "no such resource on this PBS",
-    "See its message; sites define their own names (gpus, ngpus).",
+    "See the message; sites define their own names (gpus, ngpus).",
 )
 _BAD_VALUE = Failure(
-    SchedulerRefused, "PBS cannot parse a value", "See its message; `man pbs_resources` helps."
+    SchedulerRefused, "PBS cannot parse a value", "See the message; `man pbs_resources` helps."
 )
 _NO_NODE = Failure(SchedulerRefused, "no such node", "`hpcdash nodes` lists the nodes.")
 _NO_SIGNAL = Failure(

@@ -24,8 +24,7 @@ from hpcdash.errors import NoSuchJob
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
 _NO_HISTORY = (
-    "history is off here (job_history_enable): ended jobs disappear, and only those that hpcdash "
-    "saw are known"
+    "history is off here (job_history_enable): only finished jobs that hpcdash saw are listed"
 )
 _NO_HISTORY_OF_TORQUE = (
     "Torque does not keep history: ended jobs stay visible for a few minutes only (keep_completed)"
@@ -111,7 +110,7 @@ def _require_history(answer: Answer, question: Listing) -> None:
 class PbsHistory(DialectPart, HistoryPart):
     """Ended jobs as the server keeps them."""
 
-    forgotten = "PBS no longer knows it, as after qdel -x"
+    forgotten = "PBS no longer knows the job (after qdel -x, for example)"
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)

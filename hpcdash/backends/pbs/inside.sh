@@ -26,7 +26,7 @@ on_host() {
     "$@" 2>&1 >&9
     status=$?
     kill "$feeder" 2>/dev/null
-    [ $status -eq 0 ] || echo "it ended with $status"
+    [ $status -eq 0 ] || echo "exited with status $status"
   })
   [ -z "$said" ] || printf '%s %s - !%s\n' "$token" "$host" "$(printf '%s' "$said" | tr '\n' ' ' | tail -c 400)" >&9
 }

@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 # What Torque fills in itself, where a path has it.
 _TORQUE_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_INTERACTIVE_NOTE = "an interactive job: its output goes to the terminal it was started in"
+_INTERACTIVE_NOTE = "interactive job: the output goes to the terminal it was started in"
 # Options of qsub without a value, PBS's and Torque's.
 _FLAGS = "fhInVXxz"
 # -w of Torque: PBS_O_WORKDIR is not where qsub was called.
@@ -116,7 +116,7 @@ class _Job:
             return last and last.noted(self._format_removed(key), self._format_far(key))
         if self._state in WAITING or (self._is_array and not self._task):
             advice = ", or while it runs with -k oed" if self._writes_directly else ""
-            copied = f"{self._keeper} copies it there when the job ends{advice}"
+            copied = f"{self._keeper} copies the log there when the job ends{advice}"
             return last and last.noted("" if is_direct else copied)
         return last if is_direct else self._spooled(key, last)
 
@@ -165,12 +165,12 @@ class _Job:
         if not home:
             return None
         index = f".{self._task or _ARRAY_INDEX}" if self._is_array else ""
-        folder = "its own folder" if self._is_private else "the home folder"
+        folder = "the job's own folder" if self._is_private else "the home folder"
         return _Place(
             f"{home.rstrip('/')}/{self._name}.{key}{parse_job_number(self._id)}{index}"
         ).noted(
-            f"kept in {folder} of {self._node or 'the node it runs on'} (-k {self._keep_files}), "
-            "whatever path was requested",
+            f"kept in {folder} on {self._node or 'the node of the job'} (-k {self._keep_files}), "
+            "regardless of the requested path",
             self._format_removed(key),
         )
 
@@ -186,24 +186,24 @@ class _Job:
             place = _Place(f"{self._job_dir.rstrip('/')}/{name}", "" if is_shared else node)
             where = f" on {node}" if node else ""
             return place.noted(
-                f"in the job's own folder{where} until it ends (sandbox=PRIVATE)", removed
+                f"in the job's own folder{where} until the job ends (sandbox=PRIVATE)", removed
             )
         if not node:
-            note = f"{self._keeper} keeps it on the node the job runs on until it ends"
+            note = f"{self._keeper} keeps the log on the job's node until the job ends"
             return last and last.noted(note, removed)
         advice = (
-            "; submit with -k oed to read it here while the job runs"
+            "; submit with -k oed to read the log here while the job runs"
             if self._writes_directly
             else ""
         )
-        note = f"{self._keeper} keeps it on {node} until the job ends{advice}"
+        note = f"{self._keeper} keeps the log on {node} until the job ends{advice}"
         return _Place(f"{self._spool}/{name}", node).noted(note, removed)
 
     def _format_removed(self, key: str) -> str:
         requested = self._native.get("Remove_Files", "n")
         if key not in requested:
             return ""
-        return f"{self._keeper} was asked to remove it when the job ends (-R {requested})"
+        return f"{self._keeper} removes the log when the job ends (-R {requested})"
 
     def _format_far(self, key: str) -> str:
         """Name the machine that has it, if that is not the one the job was submitted from."""
@@ -212,7 +212,7 @@ class _Job:
         if found is None or not found[1] or not submitted:
             return ""
         is_same = found[1].partition(".")[0].lower() == submitted.partition(".")[0].lower()
-        return "" if is_same else f"{self._keeper} copied it to {found[1]}"
+        return "" if is_same else f"{self._keeper} copied the log to {found[1]}"
 
 
 def submit_variable(native: Native, name: str) -> str:

@@ -131,7 +131,7 @@ def split_arguments(text: str) -> list[str]:
     outside of them, and # is nothing special. Raises ValueError for a quote that is not closed.
     """
     if _WORD.sub("", text).strip(_BLANKS):
-        raise ValueError("without its closing quote")
+        raise ValueError("missing its closing quote")
     return [_QUOTED.sub(r"\1\2\3", word) for word in _WORD.findall(text)]
 
 
@@ -262,7 +262,8 @@ def format_task_range(tasks: ArrayTasks) -> str:
         parts = [str(ArrayTasks((part,))) for part in (joined_tasks(tasks) or tasks).ranges]
         shown = f"{', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}"
         raise UsageError(
-            f"PBS submits one task range at a time, and {ArrayTasks(tasks.ranges)} is not one",
+            f"PBS accepts one task range per submission, and {ArrayTasks(tasks.ranges)} is not a "
+            "single range",
             f"Submit these separately: {shown}.",
         )
     # A range goes up. One of a single task has its end where the step does not reach it.
@@ -390,7 +391,7 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                 step = f"Use {place} instead." if place else "hpcdash jobs cannot use it."
                 refused.append((message, step))
             elif option.problem:
-                message = f"{option.written} is {option.problem} to qsub"
+                message = f"{option.written} is {option.problem}"
                 refused.append((message, "See man qsub for its options."))
             elif option.name not in ("l", "W"):
                 written = (directive_word("extra_args", word) for word in option.arguments)

@@ -63,7 +63,7 @@ def parse_probe(answer: Answer) -> Probe:
         )
     if known is None and "hpcdash: no answer" in reported:
         raise CommandTimedOut(
-            "qstat --version did not answer within 10 s",
+            "qstat --version did not respond within 10 s",
             "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
         )

@@ -183,7 +183,7 @@ def _parse_standing(reported: Row, person: _Person) -> tuple[QueueStanding | Non
             return QueueStanding.CLOSED, f"closed to you: only {who}{admitted} may submit"
     if not _is_true(reported["started"]):
         if RESERVED_QUEUE.fullmatch(reported["id"] or ""):
-            return QueueStanding.RESERVED, "reservation: jobs start when it begins"
+            return QueueStanding.RESERVED, "reservation: jobs start when the reservation begins"
         return QueueStanding.STOPPED, "stopped: jobs wait until the site starts the queue"
     if (reported["queue_type"] or "").lower().startswith("r"):
         destinations = _some(reported["route_destinations"] or "") or "no queue"

@@ -19,22 +19,22 @@ _EXECUTION = {
     -1: ("FAIL1", "could not be started"),
     -2: ("FAIL2", "could not start after staging its files"),
     -3: ("RETRY", "could not start; PBS retries"),
-    -4: ("INITABT", "ended when its node's PBS restarted"),
-    -5: ("INITRST", "ended when its node's PBS restarted, with a checkpoint"),
-    -6: ("INITRMG", "ended when its node's PBS restarted, with a migratable checkpoint"),
+    -4: ("INITABT", "ended by a restart of PBS on the node"),
+    -5: ("INITRST", "ended by a restart of PBS on the node, with a checkpoint"),
+    -6: ("INITRMG", "ended by a restart of PBS on the node, with a migratable checkpoint"),
     -7: ("BADRESRT", "could not be restarted"),
-    -10: ("FAILUID", "its user or group is unknown on the node"),
+    -10: ("FAILUID", "user or group unknown on the node"),
     -11: ("RERUN", "was requeued"),
     -12: ("CHKP", "was checkpointed and ended"),
-    -13: ("FAIL_PASSWORD", "its password was rejected"),
+    -13: ("FAIL_PASSWORD", "password rejected"),
     -14: ("RERUN_SIS_FAIL", "one of its nodes was unreachable"),
-    -15: ("QUERST", "waiting to restart from its checkpoint"),
-    -16: ("FAILHOOK_RERUN", "a site hook rejected and requeued it"),
-    -17: ("FAILHOOK_DELETE", "a site hook rejected and deleted it"),
-    -18: ("HOOK_RERUN", "a site hook requeued it"),
-    -19: ("HOOK_DELETE", "a site hook deleted it"),
-    -20: ("RERUN_MS_FAIL", "its first node was unreachable"),
-    -21: ("FAIL_SECURITY", "its node's PBS folders failed a security check"),
+    -15: ("QUERST", "waiting to restart from a checkpoint"),
+    -16: ("FAILHOOK_RERUN", "rejected and requeued by a site hook"),
+    -17: ("FAILHOOK_DELETE", "rejected and deleted by a site hook"),
+    -18: ("HOOK_RERUN", "requeued by a site hook"),
+    -19: ("HOOK_DELETE", "deleted by a site hook"),
+    -20: ("RERUN_MS_FAIL", "the first node was unreachable"),
+    -21: ("FAIL_SECURITY", "the PBS folders on the node failed a security check"),
     -22: ("HOOKERROR", "a site hook failed"),
     -23: ("FAIL_KRB5", "has no Kerberos credentials"),
     -24: ("KILL_NCPUS_BURST", "exceeded resource ncpus (burst)"),
@@ -43,24 +43,24 @@ _EXECUTION = {
     -27: ("KILL_MEM", "exceeded resource mem"),
     -28: ("KILL_CPUT", "exceeded resource cput"),
     -29: ("KILL_WALLTIME", "exceeded resource walltime"),
-    -30: ("JOINJOB", "its nodes could not connect to each other"),
+    -30: ("JOINJOB", "the nodes could not connect to each other"),
     -31: ("KILL_HPMEM", "exceeded resource hpmem"),
-    -32: ("RERUN_ZOMBIE_JOB", "its node lost track of it"),
+    -32: ("RERUN_ZOMBIE_JOB", "the node lost track of the job"),
 }
 # Torque's, where they are others.
 _TORQUE_EXECUTION = {
-    -8: ("CMDFAIL", "its command could not be executed"),
-    -9: ("STDOUTFAIL", "its output file could not be opened"),
+    -8: ("CMDFAIL", "the command could not be executed"),
+    -9: ("STDOUTFAIL", "the output file could not be opened"),
     -10: ("OVERLIMIT_MEM", "exceeded resource mem"),
     -11: ("OVERLIMIT_WT", "exceeded resource walltime"),
     -12: ("OVERLIMIT_CPUT", "exceeded resource cput"),
-    -13: ("RETRY_CGROUP", "its cgroup could not be created"),
-    -14: ("RETRY_PROLOGUE", "its prologue failed"),
+    -13: ("RETRY_CGROUP", "the cgroup could not be created"),
+    -14: ("RETRY_PROLOGUE", "the prologue failed"),
 }
 
 
 def exit_reason(exit_status: int, *, is_torque: bool = False) -> str | None:
-    """`its first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)`; None for what a job's own end
+    """`the first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)`; None for what a job's own end
     left.
 
     For where the comment has no reason. Torque's −8 to −14 are others.
@@ -71,7 +71,7 @@ def exit_reason(exit_status: int, *, is_torque: bool = False) -> str | None:
     if known is None:
         known = _EXECUTION.get(exit_status)
     if known is None:
-        return f"PBS ended it ({exit_status})"
+        return f"ended by PBS ({exit_status})"
     name, text = known
     return f"{text} (JOB_EXEC_{name}, {exit_status})"
 
@@ -81,16 +81,16 @@ _BY_SUBSTATE = {
     "21": "waits for its partner jobs",
     "22": "waits for a dependency",
     "30": "waits for its start time",
-    "37": "its files could not be staged in",
+    "37": "files could not be staged in",
     "43": "suspended by a user",
     "45": "suspended by the scheduler",
-    "71": "its node is being provisioned",
+    "71": "the node is being provisioned",
 }
 # Whose hold keeps a job where it does not say who made it; the owner's own needs no words.
 _BY_HOLD = {"s": "held by PBS or a manager", "o": "held by an operator", "u": "held by its owner"}
 # The reason of a job that ended without ever having started, though nobody deleted it: F, substate
 # 92, no Exit_status.
-DEPENDENCY_NOT_MET = "its dependency was not met"
+DEPENDENCY_NOT_MET = "a dependency was not met"
 # The reason of a job in a reservation's queue, which PBS calls not started.
 RESERVATION_NOT_BEGUN = "waiting for its reservation to begin"
 QUEUE_NOT_STARTED = "Queue not started"
@@ -171,7 +171,7 @@ _MEMORY = frozenset({"mem", "vmem", "pmem", "pvmem", "hpmem"})
 _TIMES = frozenset({"walltime", "cput", "pcput"})
 _FIGURES = r"\(R: (?P<asked>\S*) A: (?P<free>\S*) T: (?P<whole>\S*)\)"
 _ENTITY = r"(?P<who>user|group|project)"
-_WHO_MANY = {"user": "its owner", "group": "its owner's group", "project": "its project"}
+_WHO_MANY = {"user": "the owner", "group": "the owner's group", "project": "the project"}
 
 
 def _amount(resource: str, text: str) -> str:
@@ -195,19 +195,19 @@ def _lacks(found: re.Match[str]) -> str:
     resource = found["resource"]
     rest = found["rest"].strip()
     text = RESOURCES.get(resource, resource)
-    where = {"queue": " in its queue", "server": " on this server"}.get(found["where"] or "", "")
+    where = {"queue": " in the queue", "server": " on this server"}.get(found["where"] or "", "")
     figures = re.search(_FIGURES, rest)
     if figures is None:
         if text == "the node":
-            return "the node it requests is busy or does not exist"
+            return "the requested node is busy or does not exist"
         if rest or text not in RESOURCES.values():
-            return f"no suitable node has the {resource} it requests"
+            return f"no suitable node has the requested {resource}"
         return f"waiting for enough free {text}{where}"
     requested, free, whole = (
         _amount(resource, figures[name]) for name in ("asked", "free", "whole")
     )
     if (most := digits(whole)) is not None and (digits(requested) or 0) > most:
-        return f"needs {requested} {text}; there are only {whole}{where}"
+        return f"needs {requested} {text}; only {whole} exist{where}"
     of = "of " if resource in _MEMORY else ""
     needed = resource_amount(resource, requested) if text in _COUNTED else f"{requested} {of}{text}"
     verb = "are" if text in _COUNTED and free != "1" else "is"
@@ -226,9 +226,9 @@ def _limit(found: re.Match[str]) -> str:
     resource = groups.get("resource")
     where = f"in queue {queue}" if queue else "on this server"
     if not resource:
-        return f"{who} reached the limit on running jobs {where}; waiting for one to end"
+        return f"{who} reached the limit on running jobs {where}; waiting for a job to end"
     what = RESOURCES.get(resource, resource)
-    return f"{who} reached the limit on {what} {where}; waiting for some to be freed"
+    return f"{who} reached the limit on {what} {where}; waiting for capacity"
 
 
 # A text with the groups of its pattern, or a function.
@@ -244,8 +244,8 @@ _HINTS: dict[str, _Hint] = {
         "--force now"
     ),
     RESERVATION_NOT_BEGUN: "`hpcdash reservations` shows when it begins",
-    QUEUE_NOT_STARTED: "its queue accepts jobs but does not start them",
-    r"not an execution queue": "its queue only routes jobs, and no destination accepted this one",
+    QUEUE_NOT_STARTED: "the queue accepts jobs but does not start them",
+    r"not an execution queue": "the queue only routes jobs, and no destination accepted this job",
     rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit": _limit,
     (
         r"(?:server|queue (?P<queue>\S+)) per-(?P<who>user|group|project) limit reached on "
@@ -261,61 +261,61 @@ _HINTS: dict[str, _Hint] = {
     r"(?:server|queue (?P<queue>\S+?)) job limit has been reached": _limit,
     r"running subjobs limit reached": "the array's limit on running tasks is reached",
     r"cross dedicated time": "would run into dedicated time; request less time",
-    r"dedicated time": "dedicated time for other work; it starts afterwards",
+    r"dedicated time": "dedicated time for other work; the job starts afterwards",
     r"right type of nodes": "waiting for enough nodes of the requested type",
     r"not enough free nodes": "waiting for enough free nodes",
     r"not enough total nodes": "requests more nodes than exist",
     r"conflict with reservation or top job|interfere with a (?:top job|confirmed reservation)": (
         "would delay a reservation or a job with higher priority; a shorter time limit may help"
     ),
-    r"in nonprimetime only|not a nonprimetime": "its queue runs jobs only outside prime time",
-    r"in primetime only|not a primetime": "its queue runs jobs only in prime time",
-    r"cross into (?:non-?)?prime": "would run past its queue's hours; request less time",
-    r"Specified \S+ does not exist: (?P<name>\S+)": "it requests {name}, which does not exist",
-    r"no available resources on nodes": "no node has free resources for it",
-    r"preempt enough work": "cannot preempt enough jobs to fit in",
-    r"zero shares": "its owner has no fair share; ask your admins",
-    r"fairshare|fair share": "its owner exceeded their fair share; other jobs go first",
-    r"ineligible state: *(?P<state>\S+)": "a node it needs is {state}",
-    r"ineligible type": "a node it needs has the wrong type",
-    r"exclusive node and node is in use": "needs an exclusive node and none is empty",
+    r"in nonprimetime only|not a nonprimetime": "the queue runs jobs only outside prime time",
+    r"in primetime only|not a primetime": "the queue runs jobs only in prime time",
+    r"cross into (?:non-?)?prime": "would run past the queue's hours; request less time",
+    r"Specified \S+ does not exist: (?P<name>\S+)": "requests {name}, which does not exist",
+    r"no available resources on nodes": "no node has enough free resources",
+    r"preempt enough work": "cannot preempt enough jobs to start",
+    r"zero shares": "the owner has no fair share; contact your administrators",
+    r"fairshare|fair share": "the owner exceeded their fair share; other jobs go first",
+    r"ineligible state: *(?P<state>\S+)": "a required node is {state}",
+    r"ineligible type": "a required node has the wrong type",
+    r"exclusive node and node is in use": "needs an exclusive node, and no node is empty",
     r"node has reached (?P<who>job|user|group) run limit": (
-        "the nodes it could use reached their job limit"
+        "all suitable nodes reached their job limit"
     ),
-    r"multi-node job": "a node it needs cannot run multi-node jobs",
+    r"multi-node job": "a required node cannot run multi-node jobs",
     r"licen[cs]e": "waiting for a software licence",
-    r"pack placement": "must fit on one node (place=pack), and no node has enough free",
-    r"strict (?:sorted order|fifo order)": "jobs start strictly in order, and others are ahead",
-    r"top job": "other jobs are ahead of it",
+    r"pack placement": "must fit on one node (place=pack), and no node has enough free resources",
+    r"strict (?:sorted order|fifo order)": "jobs start strictly in order, and other jobs are ahead",
+    r"top job": "other jobs are ahead",
     r"cannot provision|provision conflict|provisioning": (
-        "the node it needs cannot be provisioned now"
+        "the required node cannot be provisioned now"
     ),
     r"set (?P<set>\S+) has too few free": "node group {set} has too few free resources",
     r"too few free resources": "waiting for free resources",
     r"largest placement set": "no placement set is large enough",
-    r"invalid job/resv": "PBS cannot parse its request",
-    r"job_sort_formula threshold": "its priority is below the start threshold",
-    r"mission": "its group used up its share",
+    r"invalid job/resv": "PBS cannot parse the request",
+    r"job_sort_formula threshold": "priority is below the start threshold",
+    r"mission": "the group used up its share",
     r"draining system|starving job": "the machine is draining for a starving job",
-    r"timesharing nodes are too loaded": "the nodes it could use are overloaded",
-    r"queue is (?:configured to be )?ignored": "the scheduler ignores its queue",
+    r"timesharing nodes are too loaded": "all suitable nodes are overloaded",
+    r"queue is (?:configured to be )?ignored": "the scheduler ignores the queue",
     r"token usage": "waiting for a free site token",
     r"internal scheduling error": "internal scheduler error; report it if it persists",
-    r"PBS Error: *(?P<said>.+)": "PBS could not start it and will retry: {said}",
+    r"PBS Error: *(?P<said>.+)": "PBS could not start the job and will retry: {said}",
     r"too many failed attempts": (
-        "PBS failed to start it too often: check that its output folder exists and is writable. An "
-        "operator must release it, or delete and resubmit it"
+        "PBS failed to start the job too often: check that the output folder exists and is "
+        "writable. Have an operator release the job, or delete and resubmit it"
     ),
     r"^held by (?:PBS|an operator)": "only they can release it, or PBS when its condition is met",
     r"^held by its owner": "release it to let it run",
     r"^held by (?P<who>\S+)": "held by {who}; release it to let it run",
     rf"^{_BY_SUBSTATE['22']}": "waits for a job it depends on",
     rf"^{_BY_SUBSTATE['30']}": "waiting for its requested start time",
-    rf"^{_BY_SUBSTATE['37']}": "staging its input files failed; PBS retries: check that they exist",
+    rf"^{_BY_SUBSTATE['37']}": "staging the input files failed; PBS retries: check that they exist",
     rf"^{_BY_SUBSTATE['43']}": "suspended; resume it to continue",
     # Maui and Moab.
-    r"BatchHold|Job deferred|\bdeferred\b": "the scheduler failed to start it and deferred it",
-    r"throttling polic|usage limit|violates .*polic": "its owner reached the site's usage limit",
+    r"BatchHold|Job deferred|\bdeferred\b": "the scheduler failed to start the job and deferred it",
+    r"throttling polic|usage limit|violates .*polic": "the owner reached the site's usage limit",
     r"NoResources|insufficient (?:idle )?(?:procs|nodes)": "waiting for free resources",
 }
 _ENDINGS: dict[str, _Hint] = {
@@ -329,17 +329,17 @@ _ENDINGS: dict[str, _Hint] = {
     r"^exceeded resource ncpus": "used more CPUs than requested",
     r"^exceeded resource (?P<resource>.+)": "used more {resource} than requested",
     rf"^{DEPENDENCY_NOT_MET}": (
-        "it never started: a job it depends on failed its condition or is unknown"
+        "never started: a job it depends on did not end as required or is unknown"
     ),
     r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b": (
-        "check that its output folder exists and is writable, and that the home directory is "
+        "check that the output folder exists and is writable, and that the home directory is "
         "mounted on the nodes"
     ),
     r"JOB_EXEC_RERUN\b": "was preempted or requeued",
     r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b": (
-        "a node it ran on failed"
+        "one of its nodes failed"
     ),
-    r"JOB_EXEC_(?:FAILHOOK|HOOK)": "see its output, or ask your admins",
+    r"JOB_EXEC_(?:FAILHOOK|HOOK)": "see the output, or contact your administrators",
 }
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 
@@ -354,7 +354,7 @@ def _ended_hint(reason: str) -> str:
         return _hint(_ENDINGS, reason)
     # What it waited for stays where it was deleted before it started.
     text = _hint(_HINTS, before[start.end() :] if start else before)
-    how = f"{_hint(_ENDINGS, outlived[1])} before it started" if outlived else "it did not start"
+    how = f"{_hint(_ENDINGS, outlived[1])} before it started" if outlived else "did not start"
     if never:
         how += ", and never could have"
     return how + (f": {text}" if text and "release" not in text else "")
@@ -374,7 +374,9 @@ _POLICY_RESOURCES = {"ncpus": "cpus", "ngpus": "gpus", "mem": "memory", "nodect"
 
 # -- reasons that never end
 
-_LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
+_LAUNCH = (
+    "Find out why the job could not be launched (check its output path), then hpcdash release {id}"
+)
 _REQUEST = "The request cannot be met there: change it and resubmit."
 _NEVER_STARTS = {
     r"(?:Can )?Never Run": _REQUEST,
@@ -409,8 +411,8 @@ class PbsReasons(ReasonsPart):
             if (absent := re.search(_NO_SUCH_NODE, reason)) is not None:
                 text = f"the node {absent['name']} does not exist"
             return (
-                f"it will never start: {text or 'the request cannot be met here'}: change the "
-                "request or delete it"
+                f"will never start: {text or 'the request cannot be met here'}; change the "
+                "request or delete the job"
             )
         if not text:
             # A job that was put back keeps what its last run ended with.

@@ -148,11 +148,13 @@ def read_record(native: Native, row: Row, in_script: Settings) -> Recorded:
     left_out += ["its start time"] if native.get("Execution_Time") else []
     notes = []
     if left_out:
-        notes.append(f"omitted: they no longer apply: {', '.join(left_out)}")
+        notes.append(f"omitted (no longer applicable): {', '.join(left_out)}")
     if lost:
         notes.append(f"variables that qsub would change are omitted: {', '.join(lost)}")
     if has_environment:
-        notes.append("-V: it gets the environment of a new session, not the original one")
+        notes.append(
+            "-V: the job gets the environment of a new session, not the original environment"
+        )
     settings = {key: value for key, value in found.items() if value}
     return Recorded(settings, tuple(passed), has_environment, work_dir, tuple(notes))
 

@@ -116,7 +116,7 @@ def _row(name: str, reported: Native, user: str, groups: frozenset[str]) -> Row:
             if reported.get(key)
         ],
         "_option": f"-q {queue}",
-        "_note": "; ".join(filter(None, (title, f"made by {owner}" if owner else ""))) or None,
+        "_note": "; ".join(filter(None, (title, f"created by {owner}" if owner else ""))) or None,
     }
 
 

@@ -32,7 +32,7 @@ from hpcdash.domain.units import format_duration
 _Format = Callable[[Native], Facts]
 # accrue_type of pbs_ifl.h, while a job waits.
 _ACCRUES = {
-    "1": "is not counted now: its owner is at a limit, or it cannot start yet",
+    "1": "not counted now: the owner is at a limit, or the job cannot start yet",
     "2": "is counted",
 }
 _MAX_HOSTS = 4
@@ -137,7 +137,7 @@ def _priority(native: Native) -> Facts:
     if accrues := _ACCRUES.get(native.get("accrue_type", "")):
         texts["wait"] = accrues
     if native.get("topjob", "").lower() == "true":
-        texts["place"] = "kept: it is one of the top jobs"
+        texts["place"] = "reserved: one of the top jobs"
     hosts = parse_hosts(native.get("estimated.exec_vnode", ""))
     if hosts:
         more = f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else ""
@@ -172,7 +172,7 @@ def _queue_rules(native: Native) -> Facts:
     if priority:
         texts["queue priority"] = str(priority)
         if priority >= _EXPRESS_PRIORITY:
-            texts["queue priority"] += " (its jobs may preempt others)"
+            texts["queue priority"] += " (its jobs may preempt other jobs)"
     if delay := _whole(native.get("kill_delay", "")):
         texts["from TERM to KILL"] = format_duration(delay)
     return texts

@@ -105,7 +105,7 @@ def batch_script(
     slot_type = request_slot_type(request, queue_has_gpus=queue_has_gpus)
     name, warnings = effective_name(request, place.uid, PBS_NAME_LETTERS)
     if is_shared:
-        warnings = ("share: not supported on PBS; this is an ordinary job", *warnings)
+        warnings = ("share: not supported on PBS; submitted as an ordinary job", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
     generated = _generated(request, place, name, has_live_logs=has_live_logs)
     extra = extra_options(request.extra_args)
@@ -314,7 +314,8 @@ def resource_directives(
     if request.memory_bytes is not None:
         if "mem" in beside:
             raise UsageError(
-                "-l select=…:mem= is not allowed in extra_args beside memory", "Remove one of them."
+                "-l select=…:mem= in extra_args cannot be combined with memory",
+                "Remove one of them.",
             )
         beside["mem"] = _memory(request.memory_bytes)
     if request.launcher in LONE_LAUNCHERS and slots.slots:
@@ -345,8 +346,8 @@ def resource_directives(
         )
     if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
         warnings.append(
-            f"the GPU type ({request.gpu_type}) is not requested: PBS sites name it differently. "
-            "Use extra_args, as in -l select=1:gpu_model=a100"
+            f"gpu_type ({request.gpu_type}) is ignored: PBS sites name GPU types differently. "
+            "Use extra_args, such as -l select=1:gpu_model=a100"
         )
     return Directives(
         tuple(f"-l {directive_word('extra_args', word)}" for word in parts), tuple(warnings)
@@ -367,7 +368,7 @@ def _cpus_beside_gpus(
         return "", []
     if "ncpus" in beside and request.cpus_per_gpu:
         raise UsageError(
-            "-l select=…:ncpus= is not allowed in extra_args beside cpus_per_gpu",
+            "-l select=…:ncpus= in extra_args cannot be combined with cpus_per_gpu",
             "Remove one of them.",
         )
     if "ncpus" in beside or (not request.cpus_per_gpu and not request.site.gres_supported):
@@ -377,8 +378,7 @@ def _cpus_beside_gpus(
     if each is None:
         each = share.per_gpu if share else None
         unknown = (
-            "no CPUs are requested with the GPUs, and PBS gives each chunk 1; set cpus_per_gpu "
-            "for more"
+            "no CPUs requested with the GPUs: each chunk gets 1 CPU; set cpus_per_gpu for more"
         )
         messages = [share.text if share else unknown]
     if each is None:
@@ -446,8 +446,8 @@ def _left_out(requested: qsub.Pairs, ours: str, slots: Slots) -> list[str]:
         each = str(slots.per_node)
         if count not in ("", "1", str(slots.nodes)) or dict(parts).get(ours, each) != each:
             messages.append(
-                f"-l select={value} in extra_args: slots and slots_per_node decide its count and "
-                f"{ours}"
+                f"-l select={value} in extra_args: slots and slots_per_node set the chunk count "
+                f"and {ours}"
             )
     return messages
 
@@ -460,7 +460,7 @@ def _placement(field: str, theirs: qsub.Pairs, slots: Slots) -> str:
     """
     given = [value for name, value in theirs if name == "place"]
     if len(given) > 1 or (given and field):
-        other = "place sets it" if field else "it is given twice"
+        other = "place sets it" if field else "place is set twice"
         raise UsageError(
             f"-l place={given[0]} is not allowed in extra_args: {other}", "Remove one of them."
         )
@@ -477,9 +477,8 @@ def _placement(field: str, theirs: qsub.Pairs, slots: Slots) -> str:
         raise UsageError(f"{written}: {error}") from error
     if requested.arrangement not in ("", "scatter"):
         raise UsageError(
-            f"{written}: slots_per_node asks for {slots.nodes} nodes, which "
-            f"{requested.arrangement} "
-            "may not give",
+            f"{written}: slots_per_node requests {slots.nodes} nodes, which "
+            f"{requested.arrangement} may not provide",
             f"Remove {requested.arrangement} or slots_per_node.",
         )
     return str(dataclasses.replace(requested, arrangement="scatter"))
@@ -543,8 +542,8 @@ def signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
     delay = limit_seconds - signal.seconds_before
     if delay <= 0:
         raise UsageError(
-            f"signal: {signal.seconds_before} s before a limit of {limit_seconds} s is before the "
-            "start",
+            f"signal: {signal.seconds_before} s before a limit of {limit_seconds} s is before "
+            "the job starts",
             "Use fewer seconds or a longer time limit.",
         )
     timer = shell_text("backends/pbs/timer.sh")
@@ -564,7 +563,7 @@ def preamble(launcher: Launcher) -> str:
 
 
 _AFTER_PROBE = (
-    "PBS cannot exclude nodes by name: choose others with host= in select, or tell the site"
+    "PBS cannot exclude nodes by name: choose other nodes with host= in select, or notify the site"
 )
 
 

@@ -119,16 +119,14 @@ def _refuse_long(options: Sequence[str]) -> None:
                 "A timer in the script can send it: (sleep 3000; kill -USR1 $$) & with a trap on "
                 "USR1."
                 if is_signal
-                else "Its options have one dash: man qsub.",
+                else "qsub options have a single dash: see man qsub.",
             )
 
 
 def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None:
     """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
     for option in line.problems:
-        raise UsageError(
-            f"{option.written} is {option.problem} to qsub", "See man qsub for its options."
-        )
+        raise UsageError(f"{option.written} is {option.problem}", "See man qsub for its options.")
     if line.script:
         raise UsageError(
             f"{line.script[0]!r} is not a qsub option",
@@ -147,7 +145,7 @@ def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None
             if reported.get(f"W.{attribute}", "").lower() == "true":
                 raise UsageError(
                     f"-W {attribute}=true{where} makes qsub wait for the job to end, which "
-                    "hpcdash does not",
+                    "hpcdash does not support",
                     "Remove it.",
                 )
 
@@ -256,8 +254,8 @@ def _advice(dialect: Dialect, reported: Settings) -> list[str]:
     notes = []
     if "d" not in reported.get("k", ""):
         notes.append(
-            "its output stays on the execution host until it ends; use -k oed to read it while "
-            "the job runs"
+            "the output stays on the execution host until the job ends; use -k oed to read the "
+            "output while the job runs"
         )
     if "V" in reported:
         notes.append("-V passes nothing in some PBS releases (23.06): pass variables with -v")
@@ -298,14 +296,16 @@ class PbsSubmit(DialectPart, SubmitPart):
         if submission.after:
             depend = _depend(self.dialect, submission.after, reported.get("W.depend", ""))
             parts += ["-W", f"depend={depend}"]
-            notes.append("a job whose dependency PBS no longer knows ends at once without running")
+            notes.append(
+                "a job with a dependency that PBS no longer knows ends at once without running"
+            )
         if submission.held and "h" not in reported:
             parts.append("-h")
         name = reported.get("N") or self._job_name(submission.name)
         if "N" not in reported:
             parts += ["-N", name]
         if "N" not in reported and name != submission.name:
-            notes.append(f"it is called {name}: PBS limits the characters and length of names")
+            notes.append(f"the job is named {name}: PBS limits the characters and length of names")
         # One on the command line takes the place of the script's; Torque joins them.
         variables = own.get("v", in_script.get("v", ""))
         if is_torque:
@@ -313,7 +313,8 @@ class PbsSubmit(DialectPart, SubmitPart):
         mark = submission.mark
         if not is_closed(variables):
             notes.append(
-                "its -v has an unclosed quote: hpcdash cannot mark the job, and qsub may reject it"
+                "the -v option has an unclosed quote: hpcdash cannot mark the job, and qsub may "
+                "reject it"
             )
             mark = ""
         if mark or "v" in own:
@@ -377,10 +378,10 @@ class PbsSubmit(DialectPart, SubmitPart):
             record, in_script, is_array=row["array_id"] is not None
         )
         record = with_limits(record, limits, row["nodes"] or 1)
-        notes = [f"its options are from the PBS record of job {job_id}", *record.notes]
+        notes = [f"options are from the PBS record of job {job_id}", *record.notes]
         if unlike:
             notes.append(
-                f"its #PBS lines are ignored, because the job did not have: {', '.join(unlike)}"
+                f"#PBS lines are ignored, because the job did not have: {', '.join(unlike)}"
             )
             parts = ["-C", _NO_DIRECTIVES, *to_arguments(record, {})]
         else:

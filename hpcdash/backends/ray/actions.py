@@ -26,7 +26,7 @@ def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
         message = f"Ray cannot stop a job whose ID contains {special}"
         return (Outcome(job_id, False, message if special else refusal(response.body)),)
     is_stopped = result.get("stopped") is not False
-    return (Outcome(job_id, is_stopped, "" if is_stopped else "it had already finished"),)
+    return (Outcome(job_id, is_stopped, "" if is_stopped else "already finished"),)
 
 
 def _read_delete(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
@@ -49,7 +49,7 @@ class RayActions(ActionsPart):
         if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
             raise UsageError(
                 f"Ray cannot {request.verb} a job{' by force' * request.force}",
-                "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete "
+                "Ray can stop jobs (hpcdash cancel JOB) and delete ended jobs (hpcdash delete "
                 "JOB).",
             )
         is_cancel = request.verb is Verb.CANCEL

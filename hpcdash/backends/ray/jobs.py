@@ -91,13 +91,13 @@ SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
 _COMMAND_FAILED = "Job entrypoint command failed"
 # Error types of the Jobs API, source: ray/job_submission JobErrorType.
 _ERRORS = {
-    "RUNTIME_ENV_SETUP_FAILURE": "its runtime environment could not be set up",
-    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "no node had room for its driver in time",
-    "JOB_SUPERVISOR_ACTOR_START_FAILURE": "its driver could not be started",
-    "JOB_SUPERVISOR_ACTOR_DIED": "its driver's node or supervisor died",
-    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "no node can run its driver",
-    "JOB_ENTRYPOINT_COMMAND_START_ERROR": "its command could not be started",
-    "JOB_ENTRYPOINT_COMMAND_ERROR": "its command failed",
+    "RUNTIME_ENV_SETUP_FAILURE": "the runtime environment could not be set up",
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "no node had room for the driver in time",
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE": "the driver could not be started",
+    "JOB_SUPERVISOR_ACTOR_DIED": "the driver's node or supervisor died",
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "no node can run the driver",
+    "JOB_ENTRYPOINT_COMMAND_START_ERROR": "the command could not be started",
+    "JOB_ENTRYPOINT_COMMAND_ERROR": "the command failed",
 }
 
 
@@ -275,8 +275,8 @@ def _parse_script(answer: Answer) -> Script:
     runtime_env = json_table(native.get("runtime_env", ""))
     parts = {"entrypoint": [native.get("entrypoint", "")]}
     for title, key in (
-        ("what it runs", SCRIPT_KEY),
-        ("resources of its entrypoint", RESOURCES_KEY),
+        ("command", SCRIPT_KEY),
+        ("entrypoint resources", RESOURCES_KEY),
     ):
         if recorded := text(metadata.get(key)):
             parts[title] = [recorded.rstrip()]
@@ -347,7 +347,7 @@ class RayQueue(QueuePart):
 class RayHistory(HistoryPart):
     """Finished jobs that the head node still lists: a restart removes them."""
 
-    forgotten = "Ray no longer knows it, as after a restart of its head node"
+    forgotten = "Ray no longer knows the job (after a restart of the head node, for example)"
 
     def jobs(
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()

@@ -106,7 +106,7 @@ def _parse_worker_logs(
     driver_node = native.get("driver_node_id")
     if driver_node and "runtime_env" in native:
         path = f"{LOGS}{driver_node}/runtime_env_setup-{ray_job}.log"
-        title = "setup of its runtime environment"
+        title = "runtime environment setup"
         logs.append(OtherLog("setup", title, LogFiles(path, None)))
     nodes = {node for node, _ in workers}
     return (*logs, *_ray_logs(answer, others, native, nodes))
@@ -177,9 +177,9 @@ class RayLogs(LogsPart):
             return LogFiles(path, None)
         if detail.native.get("type") == "DRIVER":
             return LogFiles(
-                None, None, "This driver connected by itself: its output is where it was started"
+                None, None, "This driver connected by itself: the output is where it was started"
             )
-        return LogFiles(None, None, "Its driver has no node yet")
+        return LogFiles(None, None, "The driver has no node yet")
 
     def request(self, path: str) -> str:
         """Return the request that streams a log, of which the path may name a part."""

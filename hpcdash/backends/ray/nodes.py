@@ -191,7 +191,7 @@ def _parse_queues(answer: Answer) -> ParsedTable:
             "name": kind,
             "available": True,
             "nodes": len(nodes),
-            "_note": f"{total:g} in all" if used is None else f"{used:g} of {total:g} in use",
+            "_note": f"{total:g} in total" if used is None else f"{used:g} of {total:g} in use",
         }
         if kind in _PLAIN_KINDS:
             column = "cpus" if kind == "CPU" else "gpus"

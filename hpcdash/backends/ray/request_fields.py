@@ -117,7 +117,7 @@ def _read_num_slices(value: object) -> tuple[int, ...]:
     sizes = value if isinstance(value, list) else [value]
     if not sizes or any(type(size) is not int or not 1 <= size <= _MAX_SLICES for size in sizes):
         raise ValueError(
-            "expected a number of slices, or an array of those that fit, as in [2, 4, 8]"
+            "expected a number of slices, or an array of acceptable numbers, as in [2, 4, 8]"
         )
     return tuple(sorted(set(sizes)))
 

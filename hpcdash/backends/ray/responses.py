@@ -153,7 +153,7 @@ def decode(answer: Answer, response: Response) -> Any:
         raise UnreadableOutput(
             "the dashboard's answer is too large: only the first "
             f"{format_memory(len(answer.stdout))} were read",
-            "Delete ended jobs (hpcdash delete JOB), or look at one job: hpcdash show JOB",
+            "Delete ended jobs (hpcdash delete JOB), or view a single job: hpcdash show JOB",
             argv=answer.argv,
             status=answer.status,
         )
@@ -194,7 +194,7 @@ def truncation_note(answer: Answer, response: Response, title: str) -> str:
     filtered = number(result.get("num_filtered"))
     count = len(list_items(result.get("result")))
     if total is not None and examined is not None and examined < total:
-        return f"{title}: Ray looked at {examined} of {total}"
+        return f"{title}: Ray examined {examined} of {total}"
     if filtered is None or count >= filtered:
         return ""
     return f"{title}: {count} of {filtered} are listed"

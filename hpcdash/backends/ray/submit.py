@@ -129,7 +129,7 @@ _REFUSED_WITH_SLICE = ("slots", "slot_type", "memory_bytes")
 # Keys of REQUEST.toml by the names of their fields.
 _KEYS = {"limit_seconds": "time", "memory_bytes": "memory"}
 _DEFAULT = Request()
-_UNAVAILABLE = ("Ray jobs have no such setting", "Remove it, or submit to another cluster.")
+_UNAVAILABLE = ("not supported for Ray jobs", "Remove it, or submit to another cluster.")
 
 
 def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
@@ -539,7 +539,8 @@ class RaySubmit(SubmitPart):
         findings: tuple[LintFinding, ...] = ()
         if without_secret_values(request.runtime_env) != request.runtime_env:
             message = (
-                "it holds a password or a token, which everyone who reaches the dashboard can read"
+                "it contains a password or a token, which anyone with access to the dashboard "
+                "can read"
             )
             hint = "Configure the package index on the nodes."
             findings = (LintFinding("warning", "runtime_env", message, hint),)

@@ -187,7 +187,7 @@ def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     if name is None or message is None:
         return None
     if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(message)):
-        return name, f"its node {address[1]} died"
+        return name, f"node {address[1]} died"
     lines = [line.strip() for line in message.splitlines() if line.strip()] or [message]
     # A task's own exception is below its traceback; Ray's own messages begin with the event.
     return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

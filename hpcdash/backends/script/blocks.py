@@ -80,7 +80,7 @@ def _heredoc_block(name: str, message: str, explanation: str, text: str = "") ->
 
 
 _FILES = {
-    "steps before: what runs on a node, with a time limit and the node's name before its output": (
+    "steps before: runs a step on a node with a time limit, and labels its output": (
         "script/node_step"
     ),
     "ranks: the first node's address, where other nodes reach it": "script/node_ranks",
@@ -88,17 +88,17 @@ _FILES = {
     "checked copies: runs copies of the launch's files, which others could replace": (
         "script/copies"
     ),
-    "allocation: waits for runs, and runs them": "script/wait_for_runs",
-    "allocation: ends it if it is idle": "script/end_if_idle",
-    "allocation: finds what runs beside it": "script/beside",
+    "allocation: waits for runs and starts them": "script/wait_for_runs",
+    "allocation: ends when idle": "script/end_if_idle",
+    "allocation: finds other processes on its nodes": "script/beside",
 }
 _HEREDOCS = {
-    "What runs on each node:": ("command", "the command, as a text for each node"),
-    "What each task runs:": ("command", "the command, as a text for each task"),
-    "What runs once, on the first node:": ("command", "the command, as a text"),
-    "The container it runs in; $1 is the command:": ("in_container", "the container, as a text"),
+    "Command for each node:": ("command", "the command for each node, as text"),
+    "Command for each task:": ("command", "the command for each task, as text"),
+    "Command that runs once, on the first node:": ("command", "the command, as text"),
+    "Container for the command, $1:": ("in_container", "the container, as text"),
 }
-END_TIME = "end time: tells hpcdash.job when the time limit ends the job"
+END_TIME = "end time: passes the end of the time limit to hpcdash.job"
 SIGNALLED = "early signal: passes the early signal on to the command on all nodes"
 
 
@@ -107,7 +107,9 @@ def shared_blocks() -> Iterator[ScriptBlock]:
     yield from file_blocks(_FILES)
     for message, (name, text) in _HEREDOCS.items():
         yield _heredoc_block(name, message, text, UNTIL_ITS_END)
-    yield _heredoc_block("in_container", "What starts it in the container:", "starts it inside")
+    yield _heredoc_block(
+        "in_container", "Launcher inside the container:", "starts the command inside the container"
+    )
     for name in ("probe", "hook"):
         yield _heredoc_block(name, BEFORE_COMMAND, "bash for each node, before the command")
     yield text_block(": for shellcheck: quoted text is expanded on the nodes", FOR_SHELLCHECK)
@@ -120,10 +122,10 @@ def shared_blocks() -> Iterator[ScriptBlock]:
     head, _, resume = resume_lines("/", "TASK").partition("export HPCDASH_CHECKPOINTS=/ ")
     newest = resume.partition("\n")[2]
     yield text_block("resume: how a command resumes from a checkpoint", HINT, head)
-    yield text_block("resume: finds the newest whole checkpoint at each start", newest)
+    yield text_block("resume: finds the newest complete checkpoint at each start", newest)
     packages = shell_text("backends/script/packages.sh")
     packages += f"note_packages {FOLDER} '' python python3"
-    yield text_block("packages: lists what is installed in the launch's folder", packages)
+    yield text_block("packages: saves a list of installed packages in the launch folder", packages)
     requeue = r"(?:trap (?:-|'') [A-Z0-9]+\nrequeue_preempted [0-9]+ ''\n)?"
     source = pattern(START).replace(r"exit\ ", rf"{requeue}exit\ ")
-    yield pattern_block("start: starts the command and ends with its status", source)
+    yield pattern_block("start: starts the command and exits with its status", source)

@@ -161,7 +161,7 @@ def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
             raise UsageError(
-                f"environment: {name!r} is not a variable name", "Letters, digits and _."
+                f"environment: {name!r} is not a variable name", "Use letters, digits and _."
             )
         if "\0" in value:
             raise UsageError(
@@ -306,12 +306,12 @@ def effective_name(
     name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
     if not name:
         raise UsageError(
-            f"name: {request.name!r} has no valid characters", "Letters, digits, _ and -."
+            f"name: {request.name!r} has no valid characters", "Use letters, digits, _ and -."
         )
     return name, (
         ()
         if name == request.name
-        else (f"the job is called {name}: {request.name!r} is not a valid name here",)
+        else (f"the job is named {name}: {request.name!r} is not a valid name here",)
     )
 
 
@@ -369,7 +369,7 @@ def in_code_folder(request: Request, place: Place) -> Request:
         return request
     if not place.folder:
         raise UsageError(
-            "files: the launch folder to unpack them in is unknown",
+            "files: no launch folder to unpack them in",
             "Set the launch folder: --storage-root PATH, or storage_root in [launch].",
         )
     return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
@@ -464,8 +464,8 @@ def script_body(
 
 # What a heredoc of the command says, where it does not run on each node.
 _COMMAND_MESSAGES = {
-    Launcher.SRUN: "What each task runs:",
-    **dict.fromkeys(LONE_LAUNCHERS, "What runs once, on the first node:"),
+    Launcher.SRUN: "Command for each task:",
+    **dict.fromkeys(LONE_LAUNCHERS, "Command that runs once, on the first node:"),
 }
 
 
@@ -474,7 +474,7 @@ def _command_text(request: Request, place: Place, line: str) -> str:
     any.
     """
     text = _from_copies(request, place, line) if place.copies else line
-    message = _COMMAND_MESSAGES.get(request.launcher, "What runs on each node:")
+    message = _COMMAND_MESSAGES.get(request.launcher, "Command for each node:")
     return heredoc("command", text, message)
 
 
@@ -575,7 +575,7 @@ def _pyxis_body(
         )
     folders = bound_folders(request, place.folder)
     options, notes = pyxis_options(request.container, folders, named, request.work_dir)
-    inside = heredoc("in_container", up, "What starts it in the container:")
+    inside = heredoc("in_container", up, "Launcher inside the container:")
     return replace(
         body,
         definitions=f"{body.definitions}\n{inside}",
@@ -590,9 +590,7 @@ def _container_body(body: Body, request: Request, made: ContainerCommand) -> Bod
     around = "\n".join(replace(made, environment={}).lines())
     if request.signal:
         around = f"trap : {signal_name(request.signal)}\n{around}"
-    inside = heredoc(
-        "in_container", f"{UNTIL_ITS_END}{around}", "The container it runs in; $1 is the command:"
-    )
+    inside = heredoc("in_container", f"{UNTIL_ITS_END}{around}", "Container for the command, $1:")
     return replace(
         body,
         definitions=f"{body.definitions}\n{inside}",
@@ -618,8 +616,8 @@ def _from_copies(request: Request, place: Place, line: str) -> str:
     """
     if request.launcher in LONE_LAUNCHERS and request_slots(request).nodes > 1:
         raise UsageError(
-            f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's "
-            "files, and others could replace those in storage_root",
+            f"launcher: {request.launcher} starts ranks on nodes that have no copy of the "
+            "launch's files, and others could replace the files in storage_root",
             'Set launcher = "srun", or storage_root to a folder that only you and root can '
             "replace.",
         )
@@ -652,7 +650,8 @@ def share_mark(request: Request, place: Place) -> TaskMark:
         len(label) > LONGEST_LABEL for label in request.labels
     ):
         raise UsageError(
-            f"labels: a task has at most {MAX_LABELS}, of {LONGEST_LABEL} characters each"
+            f"labels: a task can have at most {MAX_LABELS} labels, of up to {LONGEST_LABEL} "
+            "characters each"
         )
     priority = parse_priority(request.share) if request.share else Priority.AUTO
     return TaskMark(
@@ -759,12 +758,12 @@ def format_request(
     else:
         where = format_slots(slots, slot_type)
     if place.waiting is not None:
-        return f"{where}; waits for runs"
+        return f"{where}; waiting for runs"
     started = {
-        Launcher.PLAIN: "the command once on each node",
-        Launcher.SRUN: "a task of srun for each",
+        Launcher.PLAIN: "one command per node",
+        Launcher.SRUN: "one srun task per slot",
     }
-    started |= {one: f"{one} once, a rank for each" for one in LONE_LAUNCHERS}
+    started |= {one: f"{one} with one rank per slot" for one in LONE_LAUNCHERS}
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 
 
@@ -816,7 +815,7 @@ def _switches(request: Request) -> dict[str, str]:
     if request.kill_switch and request.kill_switch == request.save_switch:
         raise UsageError(
             f"kill_switch and save_switch are the same file, {request.save_switch}",
-            "Use a path for each.",
+            "Use a separate path for each.",
         )
     return {
         name: path

@@ -1,6 +1,6 @@
 # Leftovers of others on the GPUs, and errors of their memory.
 # shellcheck shell=bash
-type -P nvidia-smi > /dev/null || { echo 'nvidia-smi is not there'; exit 77; }
+type -P nvidia-smi > /dev/null || { echo 'nvidia-smi not found'; exit 77; }
 asked=uuid,memory.used,memory.total,ecc.errors.uncorrected.volatile.total
 said=$(nvidia-smi --query-gpu="$asked" --format=csv,noheader,nounits 2>&1) || { echo "${said##*$'\n'}"; exit 1; }
 printf '%s\n' "$said" | awk -F ', *' '

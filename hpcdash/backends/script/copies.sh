@@ -9,6 +9,6 @@ trap 'trap "" TERM; rm -rf -- "$HPCDASH_COPY"' EXIT
 hpcdash_copy() {
   [ -f "$hpcdash_folder/$2" ] && mkdir -p -- "$HPCDASH_COPY/files" && cat < "$hpcdash_folder/$2" > "$HPCDASH_COPY/$2" &&
     chmod u+x "$HPCDASH_COPY/$2" && [ "$(sha256sum < "$HPCDASH_COPY/$2")" = "$1  -" ] && return
-  echo "hpcdash: $hpcdash_folder/$2 is not what was submitted; others could have replaced it. Nothing was started." >&2
+  echo "hpcdash: $hpcdash_folder/$2 differs from the submitted file; others may have replaced it. Nothing started." >&2
   exit 1
 }

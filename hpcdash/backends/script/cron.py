@@ -115,7 +115,7 @@ def cron_script(job: CronJob, directives: Iterable[str], functions: str) -> str:
 
 
 _COMMENT = """
-# Submits itself again, then runs every script of a folder. To end it, move this file away.
+# Resubmits itself, then runs every script in a folder. To stop it, move this file away.
 """
 
 

@@ -4,13 +4,13 @@
 # shellcheck shell=sh disable=SC2086
 
 if [ ! -f "$self" ]; then
-  echo "$self is not there any more: this is the end"
+  echo "$self no longer exists: stopping"
   exit 0
 fi
 
 again() {
-  [ -f "$self" ] || { echo "$self is not there any more: this is the last time"; return 0; }
-  others=$(waiting) && [ "$others" ] && { echo "one waits already:" $others; return 0; }
+  [ -f "$self" ] || { echo "$self no longer exists: this is the last run"; return 0; }
+  others=$(waiting) && [ "$others" ] && { echo "already pending:" $others; return 0; }
   submit_again
 }
 is_submitted=
@@ -20,7 +20,7 @@ for pause in 0 5 20 60; do
 done
 
 if elder; then
-  echo "the one before still runs: it has the scripts"
+  echo "the previous run is still active: scripts skipped"
 else
   cd "$scripts" || exit
   for script in "$scripts"/*; do
@@ -29,7 +29,7 @@ else
       *.sbatch | *.slurm | *.pbs) echo "submits $script"; hand_in "$script"; continue ;;
     esac
     [ -f "$script" ] || continue
-    if [ ! -x "$script" ]; then echo "$script is not executable: left out"; continue; fi
+    if [ ! -x "$script" ]; then echo "$script is not executable: skipped"; continue; fi
     echo "$(date '+%Y-%m-%d %H:%M:%S') $script"
     timeout -k 10 600 "$script" </dev/null
     echo "exit status $?: $script"
@@ -39,6 +39,6 @@ fi
 find "$outputs" -type f -mtime +6 -exec rm -f {} +
 if [ ! "$is_submitted" ]; then
   sleep 60
-  again || { echo "it could not be submitted again, and comes no more: hpcdash cron --install"; exit 1; }
+  again || { echo "could not resubmit; runs stop here: hpcdash cron --install"; exit 1; }
 fi
 exit 0

@@ -20,7 +20,7 @@ check_use() {
   fi
   [ -n "$hpcdash_unknown" ] || return
   hpcdash_used_at=$hpcdash_checked_at
-  [ -n "$hpcdash_warned" ] || echo "hpcdash: it is not ended for being idle: $hpcdash_unknown is not known" >&2
+  [ -n "$hpcdash_warned" ] || echo "hpcdash: idle time is not enforced: $hpcdash_unknown unknown" >&2
   hpcdash_warned=1
 }
 end_if_idle() {
@@ -33,7 +33,7 @@ end_if_idle() {
     sleep 3
     find_run
     if [ -z "$hpcdash_next" ]; then
-      echo "hpcdash: nothing was run in it for $hpcdash_idle s, and the allocation ends (--idle-limit)"
+      echo "hpcdash: no run for $hpcdash_idle s: ending the allocation (--idle-limit)"
       exit 0
     fi
     rm -f -- closed

@@ -22,11 +22,11 @@ def signal_name(signal: EarlySignal) -> str:
     name = signal.name.upper().removeprefix("SIG")
     if name not in SIGNALS:
         raise UsageError(
-            f"signal: {signal.name!r} is not a signal a command can act on", ", ".join(SIGNALS)
+            f"signal: {signal.name!r} is not a signal that a command can handle", ", ".join(SIGNALS)
         )
     if signal.seconds_before < 0:
         raise UsageError(
-            f"signal: {signal.seconds_before} s before the limit is after it", "Use 0 or more."
+            f"signal: {signal.seconds_before} s before the limit is negative", "Use 0 or more."
         )
     return name
 

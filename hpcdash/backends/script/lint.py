@@ -25,7 +25,7 @@ _MAX_LINES_READ = 2000
 _MAX_FINDINGS = 50
 # A word that begins with a dash of another kind, or stands in quotes of print.
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-_ODD_BLANK = "an unusual blank"
+_ODD_BLANK = "an unusual space"
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"
 _BLANKS = "\u00a0\u2007\u202f\u200b\ufeff"
 _ODD = re.compile(f"[{_DASHES}{_QUOTES}{_BLANKS}]")
@@ -99,22 +99,22 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     bom = next((bom for bom in _BOMS if script.startswith(bom)), b"")
     if bom:
         kind = "UTF-8" if len(bom) == 3 else "UTF-16"
-        text = f"it starts with a byte-order mark ({kind})"
+        text = f"the script starts with a byte-order mark ({kind})"
         yield LintFinding("error", "line 1", text, "Save it as UTF-8 without one.")
     elif b"\x00" in script:
         yield LintFinding(
             "error",
             "",
-            "it contains NUL bytes: it is not text",
+            "the script contains NUL bytes: it is not text",
             f"{rules.program} takes scripts, not programs.",
         )
     elif not script.startswith(b"#!"):
         severity, text = rules.not_taken
         first = re.search(rb"(?m)^[ \t]*#!", script)
-        where = "#! must be its first bytes." if first else "Start it with #!/bin/bash."
-        yield LintFinding(severity, "line 1", f"its first line is not #!: {text}", where)
+        where = "#! must be at the very start." if first else "Start it with #!/bin/bash."
+        yield LintFinding(severity, "line 1", f"the first line is not #!: {text}", where)
     if crlf := script.count(b"\r\n"):
-        all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
+        all_of = "lines end" if crlf >= script.count(b"\n") else f"{crlf} lines end"
         yield LintFinding(
             "error",
             "",
@@ -140,7 +140,7 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
         yield LintFinding(
             "error" if is_directive else "warning",
             f"line {number}",
-            f"{kind} ({shown}) in place of {usual}",
+            f"{kind} ({shown}) instead of {usual}",
             "Type it again.",
         )
 
@@ -172,13 +172,13 @@ def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]
         word = text[: len(magic)]
         problem = step = ""
         if word == magic and first:
-            problem = f"it follows a command (line {first})"
+            problem = f"ignored: after a command (line {first})"
             step = "Move it to the top."
         elif word == magic and text != line and rules.begins_line:
             problem = f"{magic} must start the line"
-            step = "Remove the blanks before it."
+            step = "Remove the spaces before it."
         elif text.startswith(f"# {magic[1:]} -"):
-            problem = "there is a blank after #"
+            problem = "there is a space after #"
             step = "Remove it, or use ## instead."
         elif word != magic and word.upper() == magic and text[len(magic) :].startswith(" -"):
             problem = f"{word} is not {magic}"
@@ -197,8 +197,8 @@ def unread_directives(script: bytes) -> str:
         return ""
     number, magic = min(found)
     return (
-        f"script: its {magic} lines, from line {number} on, are ignored: the request's keys "
-        "replace them"
+        f"script: {magic} lines, from line {number} on, are ignored: the request's keys replace "
+        "them"
     )
 
 

@@ -23,7 +23,7 @@ def call(where, what, *words):
     if code:
         name = ctypes.c_char_p()
         cuda.cuGetErrorName(code, byref(name))
-        sys.exit("%s: %s answers %s" % (where, what, (name.value or b"%d" % code).decode()))
+        sys.exit("%s: %s returned %s" % (where, what, (name.value or b"%d" % code).decode()))
 call("the driver", "cuInit", 0)
 count, size = c_int(), 64 << 20
 call("the driver", "cuDeviceGetCount", byref(count))
@@ -41,7 +41,7 @@ for at in range(count.value):
     back = ctypes.create_string_buffer(size)
     call(where, "cuMemcpyDtoH_v2", back, memory, c_size_t(size))
     if back.raw != struct.pack("=I", 0x5AA5A55A) * (size // 4):
-        sys.exit(where + ": its memory gives back other bytes than were written")
+        sys.exit(where + ": memory returns different bytes than were written")
     call(where, "cuMemFree_v2", memory)
     call(where, "cuCtxDestroy_v2", context)
 print("%d with their memory" % count.value)
@@ -59,7 +59,7 @@ for name in names:
     except OSError:
         pass
 if nccl is None:
-    print("libnccl.so.2 is not there")
+    print("libnccl.so.2 not found")
     sys.exit(77)
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -72,7 +72,7 @@ links = (ctypes.c_void_p * count.value)()
 code = nccl.ncclCommInitAll(links, count.value, None)
 if code:
     nccl.ncclGetErrorString.restype = ctypes.c_char_p
-    sys.exit("%d GPUs: ncclCommInitAll answers %s" % (count.value, nccl.ncclGetErrorString(code).decode()))
+    sys.exit("%d GPUs: ncclCommInitAll returned %s" % (count.value, nccl.ncclGetErrorString(code).decode()))
 for link in links:
     nccl.ncclCommDestroy(ctypes.c_void_p(link))
 print("%d GPUs reach each other" % count.value)
@@ -95,12 +95,12 @@ class NodeCheck(Struct, frozen=True):
 
 CHECKS = {
     "cuda": NodeCheck("the driver, and memory of each GPU", 60, _CUDA),
-    "nccl": NodeCheck("whether the GPUs of a node reach each other", 90, _NCCL),
-    "gpu-memory": NodeCheck("what others left on the GPUs, and memory errors", 30),
+    "nccl": NodeCheck("communication between the GPUs of a node", 90, _NCCL),
+    "gpu-memory": NodeCheck("leftovers of other jobs on the GPUs, and memory errors", 30),
     "disk": NodeCheck("writing to the temporary folder and /dev/shm", 60, needs_gpus=False),
-    "clock": NodeCheck("the clock against that of the file system", 20, needs_gpus=False),
+    "clock": NodeCheck("the clock compared to the file system", 20, needs_gpus=False),
 }
-_NO_PYTHON = "type -P python3 > /dev/null || { echo 'python3 is not there'; exit 77; }\n"
+_NO_PYTHON = "type -P python3 > /dev/null || { echo 'python3 not found'; exit 77; }\n"
 _SAID = re.compile(
     r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,254}): (?:check (?P<name>[a-z-]+): "
     r"(?P<state>ok|skipped)(?:: (?P<words>.*))?"

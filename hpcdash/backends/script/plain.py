@@ -109,7 +109,7 @@ def plain_request(request: Request, place: Place) -> tuple[Request, tuple[str, .
     if request.site.node_probe.strip():
         added.append("node_probe")
     if added:
-        notes.append(f"plain script: it omits {', '.join(added)} from the queue's settings")
+        notes.append(f"plain script: omits {', '.join(added)} from the queue's settings")
     usual = {name: getattr(_USUAL, name) for name in added if name != "node_probe"}
     request = replace(request, **usual, job_library=False)
     if request_slots(request).nodes > 1:

@@ -16,8 +16,8 @@ RESUME_FROM = "HPCDASH_RESUME_FROM"
 RESUME_NAMES = (CHECKPOINTS, RESUME_FROM)
 _FILLED_IN = re.compile(r"(%[a%])")
 HINT = f"""\
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${{{RESUME_FROM}:+--resume "${RESUME_FROM}"}}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${{{RESUME_FROM}:+--resume "${RESUME_FROM}"}}
 """
 _RESUME = """\
 # Where this start resumes: the newest complete checkpoint in this folder, '' if there is none.

@@ -9,7 +9,7 @@ newest_checkpoint() {
     -printf '%T@ %P\n' | sort -rn | head -n 1
 }
 hpcdash_first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
-  echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
+  echo "hpcdash: cannot save checkpoints in $HPCDASH_CHECKPOINTS: ending the job" >&2
   exit 1
 }
 HPCDASH_RESUME_FROM=${hpcdash_first_checkpoint#* }

@@ -8,7 +8,7 @@ umask 077
 [ -d "$hpcdash_runs" ] || mkdir -m 700 -- "$hpcdash_runs" || exit 1
 cd -P -- "$hpcdash_runs" || exit 1
 if [ ! -O . ] || [ -n "$(find . -prune '(' -perm -020 -o -perm -002 ')')" ]; then
-  echo "hpcdash: $hpcdash_runs is not yours alone: nothing is run from it" >&2
+  echo "hpcdash: $hpcdash_runs is writable by others: no runs start from it" >&2
   exit 1
 fi
 hpcdash_run=

@@ -260,7 +260,7 @@ def _general_message(answer: Answer, lines: Sequence[str]) -> str:
     if parts:
         return excerpt(parts[-1].encode(), 300)
     if answer.status in CUT_OFF:
-        return "it was stopped before it answered"
+        return "stopped before it answered"
     return f"{program_name(answer.argv)} exited with status {answer.status}"
 
 
@@ -310,7 +310,7 @@ def _names(field: str, value: str) -> str:
 
 def _name(field: str, value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise UsageError(f"{field}: {value!r} is not a name")
+        raise UsageError(f"{field}: {value!r} is not a valid name")
     return value
 
 
@@ -398,7 +398,7 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
             before = tuple(_update(targets, ("starttime=now",))) if request.at_once else ()
             return (*before, *_scontrol(targets, lambda ids: ("scontrol", *parts, ids), read))
         case _:
-            raise UsageError(f"{request.verb} is not an action on jobs")
+            raise UsageError(f"{request.verb} is not a job action")
 
 
 # -- cancel
@@ -421,7 +421,7 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
     if not re.fullmatch(r"|batch|full|[0-9]{1,9}", recipient):
         raise UsageError(
             f"{recipient!r} is not a signal target",
-            "batch, full or a step number; without it, all steps.",
+            "Use batch, full or a step number; default: all steps.",
         )
     options = (f"--{recipient}",) if recipient in ("batch", "full") else ()
     step = f".{recipient}" if recipient.isdecimal() else ""
@@ -492,7 +492,7 @@ def _alter(jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[ActionCo
                 if not 0 <= throttle <= _MAX_TASKS:
                     raise UsageError(
                         f"throttle: {value!r} is not a number of tasks",
-                        "0 lets all of them run at once.",
+                        "0 means no limit.",
                     )
                 throttles.append(f"arraytaskthrottle={throttle}")
     if fields:

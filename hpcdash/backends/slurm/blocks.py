@@ -50,7 +50,7 @@ def _own_blocks() -> Iterator[ScriptBlock]:
         requeue += shell_text("backends/slurm/requeue.sh")
         yield text_block("requeue: requeues a preempted job that has saved and ended", requeue)
     end = f"status=$?\nrequeue_preempted {NUMBER} ''\nexit \"$status\""
-    yield text_block("requeue: ends with the command's status, if it is not requeued", end)
+    yield text_block("requeue: exits with the command's status, unless requeued", end)
     for signal, log, is_alone in product(("", SIGNAL), ("", _LOG, _ARRAY_LOG), (True, False)):
         text = script.keep_status((), signal, log=log, is_alone=is_alone)[0]
         yield text_block(_STATUS, text)

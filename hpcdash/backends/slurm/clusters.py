@@ -55,7 +55,7 @@ class Clusters(Struct, frozen=True):
         for name in self.named:
             if not NAME.fullmatch(name):
                 raise UsageError(
-                    f"SLURM_CLUSTERS names {name!r}, which is not a cluster",
+                    f"SLURM_CLUSTERS contains {name!r}, which is not a cluster",
                     "Fix or unset it.",
                 )
 
@@ -75,10 +75,11 @@ class Clusters(Struct, frozen=True):
         """
         plain, cluster = plain_id(job_id)
         if cluster and not NAME.fullmatch(cluster):
-            raise UsageError(f"{cluster!r} is not the name of a cluster", "Use 12@CLUSTER.")
+            raise UsageError(f"{cluster!r} is not a cluster name", "Use 12@CLUSTER.")
         if not cluster and self.several:
             raise UsageError(
-                f"job {job_id} is ambiguous: SLURM_CLUSTERS names several clusters: {self.several}",
+                f"job {job_id} is ambiguous: SLURM_CLUSTERS contains several clusters: "
+                f"{self.several}",
                 f"Use {job_id}@CLUSTER.",
             )
         if cluster == self.own and not self.named:
@@ -118,7 +119,7 @@ class Clusters(Struct, frozen=True):
         """The cluster for what no job names; raises UsageError where there are several."""
         if self.several:
             raise UsageError(
-                f"this needs one cluster, and SLURM_CLUSTERS names several: {self.several}",
+                f"this needs one cluster, but SLURM_CLUSTERS contains several: {self.several}",
                 "Set SLURM_CLUSTERS to one of them, or unset it.",
             )
         return self.default

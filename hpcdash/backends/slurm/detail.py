@@ -85,9 +85,7 @@ def scontrol_id(job_id: str) -> str:
 
 def format_no_requeue(job_id: str) -> str:
     """Return why Slurm does not requeue a job, and how its owner can allow it."""
-    return (
-        f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
-    )
+    return f"submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
 
 
 def parse_native(answer: Answer) -> Native:
@@ -248,7 +246,7 @@ def parse_history_script(answer: Answer) -> Script:
         whole = answer.stdout[first.end() :]
     if whole is None or whole.strip() in (b"", b"NONE"):
         raise AccountingUnavailable(
-            "accounting does not show this job's script",
+            "this job's script is not available in accounting",
             "Only its owner can see it, and only if AccountingStoreFlags in slurm.conf has "
             "job_script.",
             argv=answer.argv,
@@ -319,7 +317,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         least, _, most = native.get("NumNodes", "").partition("-")
         if most not in ("", least):
             return (
-                f"it requests {least} to {most} nodes, and a task needs a fixed number "
+                f"the job requests {least} to {most} nodes, but a task needs a fixed number "
                 f"(--nodes={least})"
             )
         # Since 26.05 OverSubscribe is NO for jobs that share their nodes, too.
@@ -327,7 +325,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         if "Exclusive" in native:
             has_whole_nodes = native["Exclusive"] == "NODE"
         if not has_whole_nodes:
-            return "other jobs may share its nodes: submit it with --exclusive"
+            return "other jobs may share the nodes: submit it with --exclusive"
         return self.requeue_refusal(native)
 
     def usage(self, row: Row) -> Query[Usage] | None:

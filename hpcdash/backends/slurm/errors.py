@@ -73,7 +73,7 @@ _FAILURES = _NO_SUCH_JOB | {
     "Munge encode failed|munge|Protocol authentication error|auth plugin": Failure(
         ControllerDown,
         "Slurm authentication (munge) fails on this login node",
-        "This is a site problem: tell the administrators.",
+        "This is a site problem: notify the administrators.",
     ),
 }
 # Those of sacct and sacctmgr.

@@ -109,7 +109,7 @@ def _condition(condition: str) -> str:
         return f"after {condition}"
     if kind.lower() == "after" and "+" in ids:
         return " and ".join(
-            f"{minutes} min after job {job} began" if plus else f"after job {job} began"
+            f"{minutes} min after job {job} started" if plus else f"after job {job} started"
             for job, plus, minutes in (one.partition("+") for one in job_ids)
         )
     return "after " + template.format(jobs(job_ids))

@@ -175,7 +175,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
             raise accounting_unavailable(answer, command=_COMMAND)
         raise failure(answer, _COMMAND)
     if not has_associations or not has_qos:
-        rejected += ("slurmdbd does not answer: limits of QoS that nobody uses now are missing",)
+        rejected += ("slurmdbd does not respond: limits of unused QoS are missing",)
     if not own:
         # In the form of the database, without their QoS.
         own = [

@@ -161,7 +161,7 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
 
 
 # Seen on 22.05: beside #SBATCH lines too.
-_FOREIGN = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
+_FOREIGN = "#PBS lines are for PBS: sbatch applies some of them and ignores the rest"
 _RULES = ScriptRules(
     "sbatch",
     MAGIC,

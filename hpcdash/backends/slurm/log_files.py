@@ -27,7 +27,7 @@ from hpcdash.domain import nodelist
 
 _NULL = "(null)"
 _INTERACTIVE = frozenset({"srun", "salloc"})
-_INTERACTIVE_NOTE = "started by srun or salloc: its output went to that terminal"
+_INTERACTIVE_NOTE = "started by srun or salloc: the output went to that terminal"
 
 
 def find_last_value(native: Native, key: str) -> str | None:
@@ -134,7 +134,7 @@ def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | No
         and "%a" not in stdout
         and not facts.task
     ):
-        notes.append("if its pattern has %j, each task writes to its own file, named at its start")
+        notes.append("if the pattern has %j, each task writes to its own file, named at its start")
     return LogFiles(stdout, None if stderr == stdout else stderr, "; ".join(dict.fromkeys(notes)))
 
 
@@ -152,8 +152,7 @@ def _settled(
             return output_path(pattern, facts, with_modulo=shown not in by_release[:-1])
     if "\\" in shown:
         notes.append(
-            "this is a guess: Slurm does not expand a pattern with a backslash, but shows it "
-            "expanded"
+            "a guess: Slurm does not expand a pattern with a backslash, but shows it expanded"
         )
         return output_path(shown, facts)
     return finished
@@ -182,25 +181,25 @@ def _chosen(
 def _note(native: Native, script: Script | None, sources: set[str]) -> str:
     parts = []
     if "line" in sources:
-        parts.append("from its command line, which Slurm stores without quotes")
+        parts.append("from the command line, which Slurm stores without quotes")
     if "script" in sources and script is not None:
-        parts.append(f"from the #SBATCH lines of its script ({script.source})")
+        parts.append(f"from the #SBATCH lines of the script ({script.source})")
     if "default" in sources:
-        silent = f", as its script ({script.source}) gives none" if script is not None else ""
-        parts.append(f"Slurm's own name for it{silent}")
+        silent = f", because the script ({script.source}) sets none" if script is not None else ""
+        parts.append(f"Slurm's default name{silent}")
     note = ", ".join(parts)
     missing = [
         text
         for text, is_missing in (
-            ("its script", script is None),
-            ("its command line", not native.get("SubmitLine")),
+            ("the script", script is None),
+            ("the command line", not native.get("SubmitLine")),
         )
         if is_missing
     ]
     if missing and sources != {"line"}:
         return (
             f"{note}; {' and '.join(missing)}, which may set another path, "
-            f"{'is' if len(missing) == 1 else 'are'} gone"
+            f"{'is' if len(missing) == 1 else 'are'} no longer available"
         )
     return note if sources == {"line"} else f"{note}; unless SBATCH_OUTPUT was set"
 

@@ -41,7 +41,7 @@ def parse_probe(answer: Answer) -> Probe:
     if found.get("slow"):
         # It exists: no other scheduler's commands may count as this cluster's.
         raise CommandTimedOut(
-            "squeue --version did not answer within 10 s",
+            "squeue --version did not respond within 10 s",
             "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
             output=excerpt(answer.stderr),

@@ -8,6 +8,6 @@ if (umask 077 && : >> "$log.out" && : >> "$log.err" && type -P tee > /dev/null);
   exec 2> >(exec tee -a -- "$log.err" >&2)
   copies+=("$!")
 else
-  echo "hpcdash: rank $SLURM_PROCID has no log of its own: $log.out cannot be written" >&2
+  echo "hpcdash: rank $SLURM_PROCID has no separate log: cannot write $log.out" >&2
 fi
 trap - HUP INT QUIT TERM USR1 USR2 CONT

@@ -18,7 +18,8 @@ _EXACT = {
     "Resources": "next in line: waits for enough free nodes, CPUs, memory or GPUs",
     "Dependency": "waits for a job it depends on",
     "DependencyNeverSatisfied": (
-        "will never start: its dependency can no longer be met; cancel it or change the dependency"
+        "will never start: a dependency can no longer be met; cancel the job or change the "
+        "dependency"
     ),
     "JobHeldUser": "held by its owner; release it to let it run",
     "JobHeldAdmin": "held by an administrator; only they can release it",
@@ -31,19 +32,19 @@ _EXACT = {
     "PartitionTimeLimit": "will not start: asks for more time than the partition allows; lower its "
     "time limit",
     "PartitionNodeLimit": (
-        "will not start: requests more (or fewer) nodes than its partition allows or has up; "
+        "will not start: requests more (or fewer) nodes than the partition allows or has up; "
         "change the node count or the partition"
     ),
     "Constraints": "no available node meets its constraints; waiting for one",
-    "MaxPoweredUpNodes": "the site's limit on powered-on nodes is reached; waiting for a free one",
-    "MpiPortsBusy": "the MPI ports it needs are in use; waiting for free ones",
+    "MaxPoweredUpNodes": "the site's limit on powered-on nodes is reached; waiting for a free node",
+    "MpiPortsBusy": "the required MPI ports are in use; waiting for free ports",
     "PowerNotAvail": "waiting for available power",
     "PowerReserved": "waiting for power kept for a reservation",
     "PartitionConfig": "the partition does not allow this request",
     "ReqNodeNotAvail": (
-        "a required node, or every node it could use, is down, drained or reserved; waiting"
+        "a required node, or every suitable node, is down, drained or reserved; waiting"
     ),
-    "NodeDown": "a node it needs is down",
+    "NodeDown": "a required node is down",
     "BadConstraints": "no node can ever meet the request; change it",
     "Reservation": "waiting for its reservation to begin",
     "ReservationDeleted": "its reservation no longer exists; change or cancel the job",
@@ -55,37 +56,37 @@ _EXACT = {
     "Cleaning": "its previous run is still being cleaned up",
     "InactiveLimit": "reached the inactivity limit",
     "launch failed requeued held": "could not be launched and was held; release it to try again",
-    "user env retrieval failed requeued held": "its owner's environment could not be read; held",
+    "user env retrieval failed requeued held": "the owner's environment could not be read; held",
     "NonZeroExitCode": "exited with an error status",
     "TimeLimit": "hit its time limit",
     "OutOfMemory": "used more memory than it requested",
-    "JobLaunchFailure": "could not be launched; is its output path writable?",
+    "JobLaunchFailure": "could not be launched; is the output path writable?",
     "RaisedSignal": "ended by a signal",
     "DeadLine": "cannot end before its deadline",
     "FedJobLock": "waiting for another cluster of the federation",
-    "FrontEndDown": "its front-end node is down",
+    "FrontEndDown": "the front-end node is down",
     "JobHoldMaxRequeue": "was requeued too often and is held; find out why, then release it",
     "ReservationInvalid": "its reservation is not valid; change or cancel it",
-    "Reserved for maintenance": "the nodes it could use are reserved for maintenance",
+    "Reserved for maintenance": "all suitable nodes are reserved for maintenance",
     "SchedDefer": "deferred to the next main scheduling cycle",
-    "SystemFailure": "the cluster failed; tell your admins",
+    "SystemFailure": "the cluster failed; notify your administrators",
     "AccountingPolicy": "its account or QoS reached a limit; waiting for capacity",
-    "BurstBufferOperation": "its burst buffer is being set up or torn down, or failed",
+    "BurstBufferOperation": "the burst buffer is being set up or torn down, or failed",
     "QOSUsageThreshold": "its QoS is below the usage the site requires",
     "QOSTimeLimit": "its QoS has used up its compute time, or the job requests more than is left",
     "AssociationTimeLimit": "its account has used up its compute time, or the job requests more "
     "than is left",
-    "QOSJobLimit": "its QoS reached its limit of running jobs; waiting for one to end",
-    "AssociationJobLimit": "its account reached its limit of running jobs; waiting for one to end",
-    "MaxJobsPerAccount": "its account reached the QoS limit of running jobs; waiting for one "
+    "QOSJobLimit": "its QoS reached its limit of running jobs; waiting for a job to end",
+    "AssociationJobLimit": "its account reached its limit of running jobs; waiting for a job to end",
+    "MaxJobsPerAccount": "its account reached the QoS limit of running jobs; waiting for a job "
     "to end",
     "MaxMemPerLimit": "will not start: asks for more memory on a node or CPU than the partition "
     "allows",
     "MaxJobCount": "the cluster reached its job limit",
     "BurstBufferResources": "waiting for burst-buffer space",
-    "BurstBufferStageIn": "its files are being staged in",
+    "BurstBufferStageIn": "files are being staged in",
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
-        "the nodes it could use are down, drained or reserved for others"
+        "all suitable nodes are down, drained or reserved for others"
     ),
 }
 # The limit's subject, by the words Slurm builds such reasons from: QOSMaxCpuPerUserLimit,
@@ -121,19 +122,17 @@ def _nodes_hint(message: str) -> str:
     """
     if "maintenance" in message:
         return (
-            "would run into maintenance on the nodes it could use; a shorter time limit may "
-            "let it start before"
+            "would run into maintenance on all suitable nodes; a shorter time limit may let it "
+            "start earlier"
         )
     if "reserved for other" in message:
         return (
-            "the nodes it could use are reserved for another job; a shorter time limit may let "
-            "it start before"
+            "all suitable nodes are reserved for another job; a shorter time limit may let it "
+            "start earlier"
         )
     found = re.search(r"Unavailable(?:Nodes)?:([^)\s]+)", message)
     if found:
-        return (
-            f"the nodes it could use ({found[1]}) are down, drained or reserved; waiting for them"
-        )
+        return f"all suitable nodes ({found[1]}) are down, drained or reserved; waiting for them"
     return _EXACT["ReqNodeNotAvail"]
 
 
@@ -155,8 +154,8 @@ def _limit_hint(reason: str) -> str:
         return f"will not start: requests more {what}{per} than {limit} allows"
     if what == "jobs":
         state = "queued" if "Submit" in reason else "running"
-        return f"{limit} on {state} jobs{per} is reached; waiting for one to end"
-    return f"{limit} on {what}{per} is reached; waiting for some to be freed"
+        return f"{limit} on {state} jobs{per} is reached; waiting for a job to end"
+    return f"{limit} on {what}{per} is reached; waiting for capacity"
 
 
 _SHORT = {
@@ -165,13 +164,13 @@ _SHORT = {
     "JobHeldAdmin": "held by an administrator",
     "job requeued in held state": "requeued and held",
     "launch failed requeued held": "launch failed; held",
-    "DependencyNeverSatisfied": "never: its dependency failed",
+    "DependencyNeverSatisfied": "never: a dependency failed",
     "JobArrayTaskLimit": "its array's own limit",
     "Licenses": "waits for a licence",
     "PartitionDown": "the queue is not starting jobs",
     "PartitionInactive": "the queue is not accepting jobs",
     "PartitionTimeLimit": "never: time above the queue's limit",
-    "PartitionNodeLimit": "never: nodes beyond the queue's",
+    "PartitionNodeLimit": "never: nodes above the queue's limit",
     "BadConstraints": "never: no node has these features",
     "Constraints": "no node with its features is free",
     "Reservation": "waits for its reservation",
@@ -212,9 +211,11 @@ _OF_RESERVATIONS = frozenset(
 _DEPENDENCY = "hpcdash cancel {id}, or resubmit it: its dependency can no longer be met."
 _LIMIT = "The request exceeds its limits: hpcdash alter {id}, or resubmit it with less."
 _TIME = "hpcdash alter {id} --time with a shorter limit, or another queue."
-_RIGHTS = "Ask your admins, or resubmit it with another account, QoS or queue."
-_LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
-_REQUEST = "The request cannot be met there: change it and resubmit."
+_RIGHTS = "Ask your administrators, or resubmit it with another account, QoS or queue."
+_LAUNCH = (
+    "Find out why the job could not be launched (check its output path), then hpcdash release {id}"
+)
+_REQUEST = "The request cannot be met there: change the request and resubmit."
 # Reasons of squeue(1), JOB REASON CODES.
 _NEVER_STARTS = {
     "DependencyNeverSatisfied": _DEPENDENCY,
@@ -260,7 +261,7 @@ class SlurmReasons(ReasonsPart):
         if head == "ReqNodeNotAvail":
             return _nodes_hint(reason[len(head) :])
         if reason.startswith("Nodes required for job are"):
-            return "the nodes it could use are down, drained or reserved for others"
+            return "all suitable nodes are down, drained or reserved for others"
         if head in _EXACT:
             return _EXACT[head]
         if reason.startswith("Job's QOS not permitted"):
@@ -278,7 +279,7 @@ class SlurmReasons(ReasonsPart):
             return (
                 "its nodes are due for maintenance soon"
                 if "maintenance" in reason
-                else "its nodes are down or reserved"
+                else "nodes are down or reserved"
             )
         policy = self.policy(str(row["state"]), reason)
         if policy is not None and policy.view == "limits":

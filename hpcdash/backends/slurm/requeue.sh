@@ -34,20 +34,20 @@ requeue_preempted() {
     1) return 0 ;;
     2)
       grep -qs "^SIGTERM $SLURM_JOB_ID\$" "$HPCDASH_STOPPED_EARLY" || return 0
-      echo "hpcdash: stopped for SIGTERM, and the controller does not answer: asks it again in 5 s" >&2
+      echo "hpcdash: stopped for SIGTERM; the controller does not respond: retrying in 5 s" >&2
       ;;
     esac
     if [ "$SECONDS" -ge "$deadline" ]; then
-      echo "hpcdash: stopped for a signal, and not known to be requeued after 10 minutes: ends with 75" >&2
+      echo "hpcdash: stopped for a signal; requeue not confirmed after 10 minutes: exiting with 75" >&2
       exit 75
     fi
     sleep 5
   done
   if [ "$restarts" -ge "$1" ]; then
-    echo "hpcdash: preempted, and not requeued: restarted $restarts times (max_requeues is $1)" >&2
+    echo "hpcdash: preempted, not requeued: restarted $restarts times (max_requeues is $1)" >&2
     exit 75
   fi
   echo "hpcdash: preempted: requeues job $job_id, restart $((restarts + 1)) (max_requeues is $1)" >&2
-  timeout -k 5 60 scontrol requeue "$job_id" || echo "hpcdash: scontrol requeue $job_id ended with $?" >&2
+  timeout -k 5 60 scontrol requeue "$job_id" || echo "hpcdash: scontrol requeue $job_id exited with $?" >&2
   exit 75
 }

@@ -512,7 +512,7 @@ def _rank_log(request: Request, place: Place) -> str:
         )
     if not place.folder:
         raise UsageError(
-            "rank_logs: the launch folder for them is unknown",
+            "rank_logs: no launch folder is set",
             "Set the launch folder: --storage-root PATH, or storage_root in [launch].",
         )
     return _log_name(request, place)
@@ -624,7 +624,7 @@ def signal_option(signal: EarlySignal) -> str:
     name = signal_name(signal)
     if signal.seconds_before > _MAX_SIGNAL_SECONDS:
         raise UsageError(
-            f"signal: {signal.seconds_before} s before the limit is more than Slurm allows",
+            f"signal: {signal.seconds_before} s before the limit exceeds Slurm's maximum",
             f"At most {_MAX_SIGNAL_SECONDS}.",
         )
     return f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}"
@@ -634,7 +634,7 @@ def signal_trap(signal: EarlySignal) -> str:
     """Return bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the
     steps itself.
     """
-    recipient = " (Slurm: up to 60 s earlier), only to this shell"
+    recipient = " (Slurm: up to 60 s earlier), only to the batch shell"
     return pass_on_trap(signal, recipient) if signal.batch_only else ""
 
 

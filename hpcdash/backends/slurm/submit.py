@@ -174,7 +174,7 @@ def _on_target(after: str, target: str, clusters: Clusters) -> str:
     plain, cluster = clusters.split_cluster(job_id)
     if cluster != (clusters.split_cluster(f"1@{target}")[1] if target else ""):
         raise UsageError(
-            f"{job_id} is on another cluster", "A job waits only for jobs of its own cluster."
+            f"{job_id} is on another cluster", "Jobs can depend only on jobs on the same cluster."
         )
     return f"{kind}{colon}{plain}"
 
@@ -205,7 +205,7 @@ def _repeated_options(given: Sequence[Option], row: Row, notes: list[str]) -> li
         elif name not in _NOT_THE_JOBS and name not in _SAID_ANEW:
             repeated.append(word)
     if dropped:
-        notes.append(f"omitted: they no longer apply: {' '.join(dropped)}")
+        notes.append(f"omitted (no longer applicable): {' '.join(dropped)}")
     return repeated
 
 
@@ -239,11 +239,11 @@ def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
     """
     names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
     if names:
-        notes.append(f"its #SBATCH lines for these are overridden: {', '.join(names)}")
+        notes.append(f"overridden #SBATCH lines: {', '.join(names)}")
     if any(option.name == "hold" for option in in_script):
-        notes.append("its #SBATCH lines submit it held")
+        notes.append("its #SBATCH lines submit the job held")
     if deadline := last_value(in_script, "deadline"):
-        notes.append(f"its #SBATCH lines set a deadline, which is kept: {deadline}")
+        notes.append(f"its #SBATCH lines set a deadline, which still applies: {deadline}")
     return [f"--{name}={_NEUTRAL[name]}" for name in names]
 
 
@@ -260,7 +260,7 @@ def _array(
     if tasks is None:
         if given is None:
             raise UsageError(
-                f"which tasks array {row['array_id']} had is unknown", "Specify the tasks."
+                f"the tasks of array {row['array_id']} are unknown", "Specify the tasks."
             )
         return [f"--array={given}"]
     throttle = _throttle(given) or digits(native.get("ArrayTaskThrottle"))
@@ -420,24 +420,24 @@ _START_ESTIMATE_PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation fa
 _EPOCH_DIGITS = 11
 _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
-_NOT_COUNTED = {"hold": "it is held", "dependency": "it depends on other jobs"}
+_NOT_COUNTED = {"hold": "held", "dependency": "depends on other jobs"}
 # sbatch(1) and slurm_strerror's messages → next step.
 _NODES_MISSING = "Requested node configuration is not available"
 _HINTS = {
     _NODES_MISSING: ("no node can meet the request: use fewer GPUs, CPUs or less memory"),
     "Invalid account or account/partition": (
-        "you cannot charge this account, or not in this partition"
+        "you cannot charge this account, or not for this partition"
     ),
     "Invalid qos": "no such QoS, or your account cannot use it",
     "Invalid partition name": "no such partition",
     "Invalid --time": (
         "use minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"
     ),
-    "requested time limit is invalid": "it asks for more time than the partition allows",
-    "Node count specification invalid": "it asks for more nodes than the partition allows",
-    "accounting/QOS policy": "it exceeds a limit of its account or QoS: time, size or job count",
+    "requested time limit is invalid": "requests more time than the partition allows",
+    "Node count specification invalid": "requests more nodes than the partition allows",
+    "accounting/QOS policy": "exceeds a limit of the account or QoS: time, size or job count",
     "not permitted to use this partition": "this partition is not for your group or account",
-    "partition configuration not available now": "it asks for more than the partition allows",
+    "partition configuration not available now": "requests more than the partition allows",
     "partition not available": "the partition is not accepting jobs",
     "Memory specification can not be satisfied": "no node in the partition has that much memory",
     "CPU count per node can not be satisfied": "no node in the partition has that many CPUs",
@@ -446,7 +446,7 @@ _HINTS = {
     "dependency problem": "a job it depends on does not exist",
     "DOS line breaks": "save it with Unix line endings",
     "does not look like a batch script": (
-        "its first line must be #!/bin/bash or similar, with nothing before it"
+        "the first line must be #!/bin/bash or similar, with nothing before it"
     ),
 }
 
@@ -470,10 +470,10 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
         )
     found = _TO_START.search(text)
     if found is None:
-        return StartEstimate(hint="it would be accepted; Slurm gives no start estimate")
+        return StartEstimate(hint="would be accepted; Slurm gives no start estimate")
     reported, cpus, nodes, queue = found.groups()
     is_epoch = reported.isdecimal() and len(reported) <= _EPOCH_DIGITS
-    clock = () if is_epoch else (f"it would start at {reported}, cluster time",)
+    clock = () if is_epoch else (f"would start at {reported} (cluster time)",)
     return StartEstimate(
         starts_at_epoch=float(reported) if is_epoch else None,
         cpus=int(cpus),
@@ -490,9 +490,9 @@ def _not_counted(given: tuple[Option, ...], submission: Submission) -> list[str]
         waits.append(_NOT_COUNTED["hold"])
     if submission.after and "dependency" not in requested:
         waits.append(_NOT_COUNTED["dependency"])
-    notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
+    notes = [f"estimate ignores: {' and '.join(waits)}"] if waits else []
     if submission.array or last_value(given, "array"):
-        notes.append("of an array, its first task")
+        notes.append("estimate for the first array task")
     return notes
 
 
@@ -589,17 +589,17 @@ def _script_arguments(native: Native, line: SubmitLine | None, notes: list[str])
         # scontrol's Command is the script with its arguments, where there was such a file.
         command = native.get("Command", "") if "JobId" in native else ""
         arguments = command.split(" ")[1:]
-        rest = "so are the script's arguments"
+        rest = "so are the script arguments"
         if not arguments:
             rest = "the script's arguments are unknown"
         notes.append(
-            f"its command line is unknown: options are rebuilt from Slurm's record; {rest}"
+            f"the command line is unknown: options are rebuilt from Slurm's record; {rest}"
         )
         return arguments
     if not line.is_certain:
         notes.append(
-            "Slurm stores its command line without quotes, so the start of the script's name is "
-            "uncertain: compare the options with the original ones"
+            "Slurm stores the command line without quotes, so the start of the script's name is "
+            "uncertain: compare the options with the original options"
         )
     elif len(line.script) > 2:
         notes.append(
@@ -635,7 +635,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         parts = list(submission.options)
         chosen = last_value(line.options, "clusters") or ""
         if not chosen and self.clusters.several:
-            several = f"SLURM_CLUSTERS names several clusters: {self.clusters.several}"
+            several = f"SLURM_CLUSTERS contains several clusters: {self.clusters.several}"
             raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
         if not chosen and self.clusters.default:
             # The variable overrides the script's own line, like in sbatch.
@@ -743,13 +743,13 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         else:
             mark = ""
             notes.append(
-                "it keeps its own comment; if the answer is lost, hpcdash looks for the job by "
-                "name and time"
+                "the job keeps its comment; if the answer is lost, hpcdash searches for the job "
+                "by name and time"
             )
         parts.append(f"--comment={comment}")
         exported = last_value((*on_line, *in_script), "export") or ""
         if exported.upper() not in ("NONE", "NIL"):
-            notes.append("it runs with a fresh environment")
+            notes.append("runs with a fresh environment")
         if any("\ufffd" in word for word in parts):
             notes.append("bytes that are not UTF-8 were lost: some options may differ")
         if cluster:

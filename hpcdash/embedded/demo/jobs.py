@@ -146,7 +146,7 @@ class Demonstration:
             options.append(f"--dependency=afterok:{numbers[sample.after]}")
         status, message, complaint = self._command("submit", *options, str(script))
         if status != 0:
-            raise HpcdashError(f"the demonstration's queue cannot be filled: {complaint.strip()}")
+            raise HpcdashError(f"cannot fill the demo queue: {complaint.strip()}")
         return str(json.loads(message)["id"])
 
     def _command(self, *arguments: str) -> tuple[int, str, str]:

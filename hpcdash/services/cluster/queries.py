@@ -151,7 +151,7 @@ class QueryRunner:
                 raise
             title = self._cluster.backend.title
             failure = CommandTimedOut(
-                f"{query.command[0]} did not answer within {query.limit_seconds:g} s and was "
+                f"{query.command[0]} did not respond within {query.limit_seconds:g} s and was "
                 "terminated",
                 f"The {title} server or its storage may be hung or busy; running jobs "
                 "are not affected.",

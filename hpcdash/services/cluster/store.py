@@ -612,12 +612,12 @@ class ClusterStore:
         except NoSuchJob as error:
             # Without the command: its status explains nothing.
             raise NoSuchJob(
-                f"job {job_id} was not found in the queue or in its history",
+                f"job {job_id} was not found in the queue or in the job history",
                 "Check the job ID and the cluster.",
             ) from error
         except HpcdashError as error:
             not_in_queue.next_step = (
-                f"It may have ended, but its history cannot be queried: {error.message}."
+                f"It may have ended, but the job history cannot be queried: {error.message}."
             )
             raise not_in_queue from error
         return self.backend.detail.join(find_row(parsed.table, job_id), native)

@@ -63,8 +63,8 @@ if [ "$mode" = list ]; then
       others=$((others + 1))
     fi
   done
-  [ "$count" -gt 0 ] || echo "no process of yours that an ended job left behind, as far as you may see"
-  [ "$others" -eq 0 ] || echo "$others other processes of yours are not this job's: of another that runs, or of none"
+  [ "$count" -gt 0 ] || echo "no visible processes left by your ended jobs"
+  [ "$others" -eq 0 ] || echo "$others other processes of yours belong to another running job, or to none"
   exit 0
 fi
 ending=
@@ -91,5 +91,5 @@ still
 for one in $ending; do
   case "$there " in *" $one "*) echo "still there: ${one%/*}" ;; *) echo "ended: ${one%/*}" ;; esac
 done
-[ -n "$ending" ] || echo "nothing to end here: what was shown is gone"
+[ -n "$ending" ] || echo "nothing to kill here: the processes are gone"
 [ -z "$there" ]

@@ -114,7 +114,7 @@ async def fetch_inside_row(
     store.backend.require(needs)
     shown = visible(job_id)
     if holds_many(job_id):
-        raise UsageError(f"{shown} is several jobs", "Specify one task, such as 88_3.")
+        raise UsageError(f"{shown} matches several jobs", "Specify one task, such as 88_3.")
     if row is None or row.get("node_list") is None or row["state"] not in ACTIVE:
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
     owner = str(row["user"] or "")
@@ -126,7 +126,7 @@ async def fetch_inside_row(
         raise UsageError(f"{shown} is an array", f"Specify one of its tasks: {shown}_1")
     state = row["state"]
     if state in WAITING:
-        step = f"See why it waits: hpcdash show {shown}"
+        step = f"See why it is pending: hpcdash show {shown}"
         raise UsageError(f"job {shown} is not running yet ({state})", step)
     if state not in ACTIVE:
         raise UsageError(f"job {shown} has ended ({state})", f"See its log: hpcdash log {shown}")
@@ -217,7 +217,7 @@ def format_answer(answer: InsideAnswer) -> Iterable[tuple[str, tuple[str, ...]]]
     """Yield a title and the lines of each group."""
     for group in answer.groups():
         ending = format_ending(group.answer, answer.command.seconds)
-        cut = f"cut after {CAP_BYTES >> 10} KiB" if group.answer.is_cut else ""
+        cut = f"truncated after {CAP_BYTES >> 10} KiB" if group.answer.is_cut else ""
         title = " · ".join(filter(None, (group.title, ending, cut)))
         yield title, group.lines
 

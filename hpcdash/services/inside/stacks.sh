@@ -23,9 +23,9 @@ for of in /proc/[0-9]*; do
   elif said=$(timeout -k 2 10 "$tool" dump --nonblocking --pid "${of#/proc/}" 2>&1); then
     printf '%s\n' "$said"
   else
-    echo "  py-spy ended with $?: $(printf '%s\n' "$said" | tail -n 1); what /proc tells:"
+    echo "  py-spy ended with $?: $(printf '%s\n' "$said" | tail -n 1); from /proc:"
     in_proc
   fi
 done
-[ "$count" -gt 0 ] || echo "no Python process of the job, as far as you may see"
-[ -z "$missing" ] || echo "py-spy is not here, which shows Python's own stacks: pip install --user py-spy"
+[ "$count" -gt 0 ] || echo "no visible Python process of the job"
+[ -z "$missing" ] || echo "py-spy is not installed; it shows Python stacks: pip install --user py-spy"

@@ -38,21 +38,21 @@ _HARMLESS_SIGNALS = frozenset({"CONT"})
 
 SIGNALS: dict[str, str] = {
     "USR1": "many training programs save a checkpoint; others exit",
-    "USR2": "like USR1, for another purpose",
+    "USR2": "like USR1, for other purposes",
     "TERM": "requests termination; cancel sends it first",
     "INT": "same as ctrl+c: KeyboardInterrupt in Python",
-    "HUP": "reloads its configuration, or ends",
+    "HUP": "reloads the configuration, or exits",
     "CONT": "continues after STOP",
-    "STOP": "pauses it; the time limit keeps running",
-    "KILL": "ends at once: nothing is saved",
+    "STOP": "pauses the job; the time limit keeps running",
+    "KILL": "kills at once: nothing is saved",
 }
 RECIPIENTS: dict[str, tuple[str, str]] = {
     "": ("job steps", "processes started by srun, not by the script itself"),
-    "batch": ("batch script", "its shell only; without a trap it ends, and the job with it"),
+    "batch": ("batch script", "batch shell only; without a trap, the shell and the job end"),
     "full": ("both", "script and steps; a script without a trap ends the job"),
 }
 # The only recipient on a scheduler that cannot signal parts of a job.
-ALL_OF_A_JOB = ("all its processes", "a script without a trap ends, with the job")
+ALL_OF_A_JOB = ("all processes of the job", "without a trap, the script and the job end")
 CHANGED = {
     "time": "time limit",
     "memory": "memory",
@@ -113,7 +113,7 @@ def subject(job_ids: Sequence[str], rows: Sequence[Row], owners: str = "") -> st
     """Format jobs: `job 12_3 (train)`, `array 12 (train, 10 jobs)`, `12 jobs of alice`."""
     count = counted(impact.count_jobs(rows) or len(job_ids), "job")
     if len(job_ids) != 1:
-        return f"{count} of {owners}" if owners else count
+        return f"{count} owned by {owners}" if owners else count
     [job_id] = job_ids
     is_array = any(row["array_id"] == job_id for row in rows)
     names = {str(row["name"] or "") for row in rows}
@@ -136,13 +136,13 @@ def format_others(rows: Sequence[Row], user: str) -> str:
     if not user or not others:
         return ""
     if len(owners) == 1:
-        subject = "it is" if impact.count_jobs(rows) == 1 else "all of them are"
+        subject = "the job is" if impact.count_jobs(rows) == 1 else "all jobs are"
         return f"{subject} {next(iter(others))}'s, not yours"
     parts = []
     for name, count in list(others.items())[:_MAX_OWNERS]:
-        parts.append(f"{count} of them {'is' if count == 1 else 'are'} {name}'s")
+        parts.append(f"{count} {'is' if count == 1 else 'are'} {name}'s")
     if (left := len(others) - _MAX_OWNERS) > 0:
-        parts.append(f"{left} more people's")
+        parts.append(f"{left} more users'")
     return f"{', '.join(parts)}, not yours"
 
 
@@ -164,7 +164,9 @@ def format_pause(plan: Plan) -> str:
     if not plan.pause_seconds:
         return ""
     duration = format_span(plan.pause_seconds)
-    return f"Takes at least {duration}: hpcdash pauses between commands to spare the scheduler."
+    return (
+        f"This takes at least {duration}: hpcdash pauses between commands to spare the scheduler."
+    )
 
 
 def format_impact(
@@ -209,7 +211,7 @@ def _format_change(name: str, value: str, rows: Sequence[Row]) -> str:
 def present_value(name: str, rows: Sequence[Row]) -> str:
     """Return the present value of an alterable field, in the form a person types.
 
-    '' if it is unknown or differs between the rows.
+    '' if the job is unknown or differs between the rows.
     """
     values = set()
     for row in rows:

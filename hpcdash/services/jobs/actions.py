@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 # More ids than this are searched in the whole queue: each makes the command longer.
 _MAX_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; check the job"
-NEVER_ARRIVED = "it never arrived"
+NEVER_ARRIVED = "never received"
 pause = asyncio.sleep
 # The messages of a command that ends sooner are reported only with its outcome.
 _PROGRESS_SECONDS = 2.0

@@ -34,7 +34,7 @@ _END_BYTES = 128 * 1024
 _HEAD_BYTES = 1 << 20
 _MAX_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0
-_UNKNOWN_PATH = "its log path is unknown"
+_UNKNOWN_PATH = "log path unknown"
 MAX_LINES = 500
 # Lines that are shown of a command that was started.
 SHOWN_LINES = 15
@@ -71,7 +71,7 @@ async def fetch_failure(
     if files.stdout is None and files.stderr is None:
         return JobFailure(problem=_UNKNOWN_PATH)
     if files.host:
-        return JobFailure(problem=f"its log is still on {files.host}")
+        return JobFailure(problem=f"the log is still on {files.host}")
     containers = await count_containers(store, detail, row)
     up = await fetch_up(store, files) if containers else None
     query = ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES)
@@ -90,7 +90,7 @@ async def fetch_failure(
         return JobFailure(problem=next(iter(streams.values())).problem)
     written = [(name, excerpt) for name, excerpt in readable if excerpt.lines]
     if not written:
-        return JobFailure(problem="its log is empty")
+        return JobFailure(problem="the log is empty")
     # The file that explains the failure best; if neither does, stderr.
     stream, excerpt = max(written, key=lambda one: one[1].strength)
     return JobFailure(excerpt, stream)

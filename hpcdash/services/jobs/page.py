@@ -354,7 +354,7 @@ def _priority(facts: JobFacts, row: Mapping[str, Any]) -> tuple[Entry, ...]:
         entries.append(Entry(name, value, fraction))
     notes = _notes(facts, Part.PRIORITY)
     if not entries and not notes:
-        text = "no priority yet: assigned once its dependencies are met"
+        text = "no priority yet: assigned once the dependencies are met"
         entries.append(Entry(value=text, is_dim=True))
     return (*entries, *notes)
 

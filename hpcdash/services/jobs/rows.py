@@ -79,7 +79,7 @@ def find_row(table: pa.Table, job_id: str) -> pa.Table:
     """
     if not table.num_rows:
         raise NoSuchJob(
-            f"job {job_id} was not found in the queue or in its history",
+            f"job {job_id} was not found in the queue or in the job history",
             "Check the job ID and the cluster.",
         )
     position = pc.index(table["id"], pa.scalar(job_id, table["id"].type)).as_py()

@@ -108,7 +108,7 @@ async def save_scripts(
                     store.scripts.keep, store.name, outcome.new_job, command.stdin, now
                 )
             except OSError as error:
-                text = f"{outcome.text}; its script could not be saved: {error.strerror}"
+                text = f"{outcome.text}; the script could not be saved: {error.strerror}"
                 outcome = replace(outcome, text=text)
         reported.append(outcome)
     return tuple(reported)
@@ -130,7 +130,7 @@ async def _fetch_file(
         content = await store.run_query(whole_file_query(path, _MAX_BYTES))
     except CommandError as error:
         obstacle.next_step = (
-            f"It was submitted from {path}, which cannot be read now: {error.message}"
+            f"The script was submitted from {path}, which cannot be read now: {error.message}"
         )
         raise obstacle from error
-    return Script(content.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path}, as it is now")
+    return Script(content.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path}, current version")

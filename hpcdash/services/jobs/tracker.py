@@ -50,9 +50,9 @@ _MAX_SKIPPED_POLLS = 20
 # well.
 _NEWLY_ENDED_EVERY_SECONDS = 60.0
 _NEWLY_ENDED_OVERLAP_SECONDS = 10
-LOOKING_UP = "left the queue; fetching its exit status"
+LOOKING_UP = "left the queue; fetching the exit status"
 EXIT_UNKNOWN = "exit unknown: not found in the queue or in accounting"
-NO_HISTORY = "exit unknown: it left the queue, and this cluster keeps no job history"
+NO_HISTORY = "exit unknown: the job left the queue, and this cluster keeps no job history"
 T = TypeVar("T")
 Row = dict[str, Any]
 _ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")

@@ -90,7 +90,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
             raise answer
     if not any(table.num_rows for table in tables):
         raise NoSuchJob(
-            f"job {job_id} was not found in the queue or in its history",
+            f"job {job_id} was not found in the queue or in the job history",
             "It may have ended long ago.",
         )
     first = next(table for table in tables if table.num_rows)
@@ -251,7 +251,7 @@ class TriageReader:
 
     def _store(self, portion: Sequence[tuple[Row, LogFiles]], ends: Sequence[LogEnd]) -> None:
         for (row, files), end in zip(portion, ends, strict=True):
-            problem = "its log path is unknown" if files.stdout is None else end.problem
+            problem = "log path unknown" if files.stdout is None else end.problem
             line = None if problem else last_meaningful(end.lines)
             self._lines[row["id"], row["ends_at"]] = (line, problem)
         _read.setdefault(self.store, {}).update(self._lines)

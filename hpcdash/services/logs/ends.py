@@ -14,9 +14,9 @@ END_BYTES = 4096
 FILES_A_COMMAND = 50
 _LONGEST_LINE_BYTES = 2000
 _PROBLEMS: dict[Obstacle | None, str] = {
-    Obstacle.CLOSED: "no permission to read its log",
-    Obstacle.SPECIAL: "its log is not a regular file",
-    Obstacle.MISSING: "its log does not exist",
+    Obstacle.CLOSED: "no permission to read the log",
+    Obstacle.SPECIAL: "the log is not a regular file",
+    Obstacle.MISSING: "the log does not exist",
 }
 
 

@@ -149,7 +149,7 @@ class LogFile:
         except NodeUnreached as error:
             self.pause_seconds = UNREACHED_PAUSE_SECONDS
             self._unreached = (
-                f"it is on {self.host} ({self.path}) until the job ends, and {error.message}"
+                f"the log is on {self.host} ({self.path}) until the job ends, and {error.message}"
             )
             return None
         except HpcdashError:
@@ -286,7 +286,9 @@ def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     header, _, content = answer.stdout.partition(b"\n")
     check = parse_stat(header.rpartition(b" ")[0])
     if not check.is_there:
-        problem = reader_problem(answer) if answer.status else "unexpected answer from its account"
+        problem = (
+            reader_problem(answer) if answer.status else "unexpected answer from the job's account"
+        )
         obstacle = Obstacle.MISSING if answer.status == NOTHING_THERE else None
         return Chunk(FileStat(problem=problem, obstacle=obstacle), begin or 0, b"")
     start = max(0, check.size - length) if begin is None else begin

@@ -124,7 +124,7 @@ class TrainingPace(Struct, frozen=True):
             way = "faster" if self.drift_percent > 0 else "slower"
             text += f", {abs(self.drift_percent):.0f}% {way} than the run's median"
         if isfinite(self.claimed):
-            text += f" (its log says {self._format(self.claimed)})"
+            text += f" (the log reports {self._format(self.claimed)})"
         return text
 
     def _format(self, amount: float) -> str:
@@ -367,7 +367,7 @@ def format_end(
         return None
     work = max(last_step - step, 0.0) * seconds_per_step
     if not work:
-        return "at its final step"
+        return "at the final step"
     end = f"ends in {format_span(work)}"
     if limit_seconds_left is None or not isfinite(limit_seconds_left):
         return end
@@ -383,7 +383,8 @@ def format_end(
         limit = format_span(task_limit_seconds)
         unit = "task" if is_array else "job"
         return (
-            f"{end}: another {unit} cannot finish it: repeating steps takes {cost} of its {limit}"
+            f"{end}: another {unit} cannot finish the run: repeating steps takes {cost} of its "
+            f"{limit}"
         )
     count = ceil((work - left) / useful)
     plural = "s" if count > 1 else ""

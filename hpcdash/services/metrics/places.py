@@ -99,7 +99,7 @@ async def locate_metrics(
     metric_place = MetricPlace(str(row["id"]), place.files, is_over, path)
     files = place.files
     is_known = bool(path) or files.stdout is not None or files.stderr is not None
-    problem = unknown if is_known else files.note or "its log path is unknown"
+    problem = unknown if is_known else files.note or "log path unknown"
     return MetricPlaces(str(row["id"]), row, (metric_place,), is_over=is_over, problem=problem)
 
 
@@ -118,14 +118,14 @@ async def _task_places(
         begun.sort(key=lambda task: task["started_at"])
     problem = tasks.problem
     if len(begun) > MAX_TASKS:
-        problem = f"the newest {MAX_TASKS} of {len(begun)} tasks are read"
+        problem = f"only the newest {MAX_TASKS} of {len(begun)} tasks were read"
         begun = begun[-MAX_TASKS:]
     files = await _fetch_task_files(store, begun)
     read = [task for task in begun if task["id"] in files]
     if len(read) < len(begun):
         problem = (
-            f"{len(begun) - len(read)} tasks' logs were not read: hpcdash would have to "
-            "ask for each path"
+            f"{len(begun) - len(read)} tasks' logs were not read: hpcdash would have to query "
+            "each path"
         )
     own, unknown = await named.find(read)
     problem = problem or unknown

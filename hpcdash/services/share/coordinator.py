@@ -326,7 +326,7 @@ class Coordinator:
             task = replace(task, state="refused", reason=refusal)
         with self.database.writing(self._now):
             self.database.add(task)
-        waits = f"waits at {priority.name} for {counted(task.nodes, 'node')}"
+        waits = f"waiting at {priority.name} for {counted(task.nodes, 'node')}"
         self.notify(f"job {task.id} of {user}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task)
@@ -357,7 +357,7 @@ class Coordinator:
             return refusal
         for other in self.database.tasks("user = ? AND name = ?", task.user, task.name):
             if other.id != task.id and other.state in UNFINISHED:
-                return f"{task.user} has a task of this name: job {other.id}"
+                return f"{task.user} already has a task with this name: job {other.id}"
         return await self._native_refusal(task.id)
 
     def _place_refusal(self, row: Row) -> str:
@@ -367,7 +367,7 @@ class Coordinator:
             ("QoS", "qos", self.pool.qos),
         ):
             if required and row[column] != required:
-                return f"its {title} is {row[column]}; the pool accepts only {required}"
+                return f"{title} is {row[column]}; the pool accepts only {required}"
         return ""
 
     async def _native_refusal(self, job_id: str) -> str:
@@ -379,7 +379,7 @@ class Coordinator:
         except NoSuchJob:
             return ""
         except UnreadableOutput as error:
-            return f"the scheduler's record of it cannot be read: {error.message}"
+            return f"cannot read the scheduler's record of the job: {error.message}"
 
     async def _readmit(self, task: StoredTask, row: Row) -> None:
         """Follow a finished task that was put back into the queue, or whose ID has a new job."""
@@ -394,7 +394,7 @@ class Coordinator:
         if state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
             return
         if task.state in ("refused", "stopped"):
-            self.notify(f"job {task.id} was {task.state}, and does not start again")
+            self.notify(f"job {task.id} was {task.state}, and will not start again")
             await self._act(Verb.CANCEL, task)
             return
         waiting = await self._recheck(replace(task, state="waiting"), row, "was requeued")
@@ -491,7 +491,7 @@ class Coordinator:
         self._record_start(task, row)
         with self.database.writing(self._now):
             self.database.end_run(task, result, ended_at, result)
-        text = "is gone: its exit status is unknown" if result == "unknown" else result
+        text = "is gone: exit status unknown" if result == "unknown" else result
         self.notify(f"job {task.id} {text}")
 
     def _record_start(self, task: StoredTask, row: Row) -> StoredTask:
@@ -499,7 +499,7 @@ class Coordinator:
         if task.state == "starting" and row["state"] != JobState.GONE:
             with self.database.writing(self._now):
                 self.database.start_run(task.id, self._started_at(row))
-            self.notify(f"job {task.id} runs")
+            self.notify(f"job {task.id} is running")
             task = replace(task, state="running", reason="")
         if row["state"] in _RUNNING and (nodes := self._node_count(row)) != task.nodes:
             task = self._update(task, nodes=nodes)
@@ -526,9 +526,9 @@ class Coordinator:
         # Its reservation may have ended, and start again.
         reservation = self.pool.reservation
         reason = (
-            f"it is not in reservation {reservation}"
+            f"not in reservation {reservation}"
             if reservation
-            else "it is no longer in the scheduler's pool"
+            else "no longer in the scheduler's pool"
         )
         task = self._update(task, reason=reason, retry_at=self._now + self.pool.retry_seconds)
         self._warn_once(task.id, f"job {task.id}: {reason}")
@@ -645,7 +645,7 @@ class Coordinator:
         if task.state != "suspending" or (task.requested_at is None and not is_ready):
             # A task that is ready without a request leaves on its own.
             task = self._update(task, state="suspending", requested_at=None if is_ready else now)
-            text = "suspends itself" if is_ready else "is asked to suspend"
+            text = "suspends itself" if is_ready else "has been requested to suspend"
             self.notify(f"job {task.id} {text}")
         if not is_ready:
             memory = self._memories[task.id]
@@ -684,7 +684,7 @@ class Coordinator:
             if due is not None and due <= now:
                 normal = task.running_task.moved(Priority.NORMAL, now, since=now)
                 self._update(task, **level_changes(normal), demoted=1)
-                self.notify(f"job {task.id} is NORMAL from now on")
+                self.notify(f"job {task.id} now has priority NORMAL")
         tasks = {task.id: task for task in self.database.unfinished_tasks()}
         self.waits_for = {}
         for task in tasks.values():
@@ -795,12 +795,12 @@ class Coordinator:
 
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():
-            text = f"the suspend files of its last run in {task.folder} cannot be removed"
+            text = f"cannot remove the suspend files of the last run in {task.folder}"
             self._warn_once(task.id, f"job {task.id} cannot start: {text}")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task)
         if self._is_start_overdue(task):
-            await self._withdraw(task, self._memories[task.id].warning or "it stays held")
+            await self._withdraw(task, self._memories[task.id].warning or "still held")
 
     def _is_start_overdue(self, task: StoredTask) -> bool:
         """Whether the scheduler had its time to start a task while the pool was coordinated."""

@@ -168,9 +168,8 @@ class ShareDatabase:
         if not is_locked or foreign_leases:
             os.close(lock)
             raise PoolHeld(
-                f"this pool has a coordinator: {self.holder() or 'another process'}",
-                "A pool has one coordinator at a time; this one can start once the other has "
-                "ended.",
+                f"this pool already has a coordinator: {self.holder() or 'another process'}",
+                "A pool has one coordinator at a time; start this one after the other has stopped.",
             )
         self._lock = lock
         self._token = secrets.token_hex(8)
@@ -210,7 +209,9 @@ class ShareDatabase:
                 "UPDATE lease SET expires_at = ? WHERE token = ?", now + _LEASE_SECONDS, self._token
             )
             if not renewed:
-                raise PoolHeld(f"this pool was taken over: {self.holder()}", "This one has ended.")
+                raise PoolHeld(
+                    f"this pool was taken over by {self.holder()}", "This coordinator has stopped."
+                )
             yield
 
     def change(self, sql: str, *values: Any) -> int:

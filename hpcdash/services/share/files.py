@@ -62,13 +62,13 @@ class TaskFiles:
         # The reason that no training is reached; '' if one is.
         self.unreached = ""
         if not folder:
-            self.unreached = "it has no launch folder"
+            self.unreached = "no launch folder"
         elif account and not (
             storage_root and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
         ):
-            self.unreached = "its folder is not in storage_root"
+            self.unreached = "the launch folder is not in storage_root"
         elif account and not ACCOUNT_NAME.fullmatch(account):
-            self.unreached = "sudo takes no such login name"
+            self.unreached = "sudo does not accept this login name"
 
     async def request_suspend(self) -> bool | None:
         """Write the suspend command and return whether that succeeded.

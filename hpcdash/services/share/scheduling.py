@@ -349,24 +349,20 @@ class PoolRules(Struct, frozen=True):
         `gpus`: of all its nodes together.
         """
         if task.nodes > capacity:
-            return f"it asks for {counted(task.nodes, 'node')}, but the pool has {capacity}"
+            return f"requests {counted(task.nodes, 'node')}, but the pool has {capacity}"
         if gpus is not None and gpus < self.least_gpus:
-            return (
-                f"it asks for {gpus} GPUs, but a task in this pool needs at least {self.least_gpus}"
-            )
+            return f"requests {gpus} GPUs, but a task in this pool needs at least {self.least_gpus}"
         levels = list(self.quotas.levels(task))
         if not levels:
             named = LEVELS if task.level == Priority.AUTO else (task.level,)
             most = max(self.quotas.limit(task.user, level) for level in named)
             at = "at any priority" if task.level == Priority.AUTO else f"at {task.level.name}"
-            return (
-                f"it asks for {counted(task.nodes, 'node')}, but {task.user}'s quota {at} is {most}"
-            )
+            return f"requests {counted(task.nodes, 'node')}, but {task.user}'s quota {at} is {most}"
         # A task that becomes NORMAL without quota there would be suspended for good.
         normal = self.quotas.limit(task.user, Priority.NORMAL)
         if levels == [Priority.ABOVE_NORMAL] and task.nodes > normal:
             return (
-                f"it asks for {counted(task.nodes, 'node')}: ABOVE_NORMAL becomes NORMAL after"
-                f" {self.demote_after_seconds / 60:g} min, where {task.user}'s quota is {normal}"
+                f"requests {counted(task.nodes, 'node')}: ABOVE_NORMAL becomes NORMAL after "
+                f"{self.demote_after_seconds / 60:g} min, where {task.user}'s quota is {normal}"
             )
         return ""

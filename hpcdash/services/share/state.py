@@ -355,7 +355,7 @@ def publish(state: Pool, file: Path) -> None:
             atomic_write(target, content + b"\n", mode=0o644, sync=False)
     except OSError as error:
         raise HpcdashError(
-            f"the state of pool {state.pool} cannot be published: {file}: {error.strerror}",
+            f"cannot publish the state of pool {state.pool}: {file}: {error.strerror}",
             "state_file of the pool needs a folder that the coordinator may write to.",
         ) from error
 
@@ -453,11 +453,11 @@ class _Standings:
         if task.state == "suspending" and not task.reason and task.id not in self._unwarned:
             return f"is suspending, with {grace_seconds:g} s to save"
         if task.state == "starting":
-            return "is being started"
+            return "starting"
         if task.state == "paused":
-            return "suspended by its owner until resumed"
+            return "suspended by the owner until resumed"
         if task.state == "running" and task.id in self._unwarned:
-            return f"is suspended without a warning: {self._unwarned[task.id]}"
+            return f"suspended without warning: {self._unwarned[task.id]}"
         if task.state != "waiting" or task.retry_at > self._now:
             return task.reason
         if task.id in self._waits_for:
@@ -517,7 +517,7 @@ def parse_state(content: bytes) -> Pool:
     try:
         return msgspec.json.decode(content, type=Pool)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
 
 
 class PoolReader:
@@ -545,16 +545,16 @@ class PoolReader:
         owner = chunk.stat.owner or "nobody known"
         if chunk.stat.is_missing:
             raise HpcdashError(
-                f"pool {name} has published nothing: {file}: {chunk.stat.problem}",
-                f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says "
-                "where it publishes.",
+                f"pool {name} has no published state: {file}: {chunk.stat.problem}",
+                f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] sets "
+                "the location of the published state.",
             )
         if chunk.stat.problem:
             raise HpcdashError(f"pool {name}: {file}: {chunk.stat.problem}")
         if owner != coordinator:
             raise HpcdashError(
                 f"pool {name}: {file} belongs to {owner}, its coordinator is {coordinator}",
-                f"coordinator in [share.{name}] names the account whose file is trusted.",
+                f"coordinator in [share.{name}] sets the only account whose state file is trusted.",
             )
         if self.state is not None and chunk.stat == known and not chunk.content:
             return self.state
@@ -570,7 +570,7 @@ class PoolReader:
             ) from None
         if state.pool != name:
             raise HpcdashError(
-                f"pool {name}: its coordinator calls it {visible(state.pool)}",
+                f"pool {name}: the coordinator calls this pool {visible(state.pool)}",
                 f"Add [share.{visible(state.pool)}] to the configuration.",
             )
         self.state = state

@@ -32,7 +32,7 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
     matches = _matching_pools(request, pools)
     if request.pool and not matches:
         raise UsageError(
-            f"pool: there is no [share.{request.pool}] in the configuration",
+            f"pool: no [share.{request.pool}] in the configuration",
             f"Pools here: {names or 'none'}.",
         )
     if pools and not matches:
@@ -42,7 +42,7 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
         raise UsageError(f"share: no pool has {', '.join(places)}", f"Pools here: {names}.")
     if len(matches) > 1:
         raise UsageError(
-            "share: several pools fit",
+            "share: several pools match",
             f"Choose one with pool: {', '.join(pool.name for pool in matches)}.",
         )
     for pool in matches:
@@ -103,7 +103,7 @@ async def check_pool(
         pool = await PoolReader(store, matches[0]).read()
     except HpcdashError as error:
         # It may not have started yet, and refuses tasks itself.
-        return f"share: {error.message}; the job stays held until it is coordinated"
+        return f"share: {error.message}; the job stays held until a coordinator starts it"
     user = request.site.run_as or store.user or ""
     if text := refusal(
         pool, matches[0], request, user, slot_type, is_embedded=store.backend.is_embedded
@@ -144,5 +144,5 @@ def refusal(
             and other.is_unfinished
             and (other.user, other.name) == (user, request.name)
         ):
-            return f"{user} has a task of this name: job {other.id}"
+            return f"{user} already has a task with this name: job {other.id}"
     return ""

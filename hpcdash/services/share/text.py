@@ -16,8 +16,8 @@ _MAX_FOREIGN_JOBS = 5
 HOW = {
     "suspended": "saved",
     "slow": "too slow to save",
-    "ignored": "did not answer",
-    "paused": "suspended by its owner",
+    "ignored": "did not respond",
+    "paused": "suspended by the owner",
     "yielded": "suspended itself",
     "requeued": "requeued by the scheduler",
 }
@@ -44,7 +44,8 @@ def format_silence(pool: Pool, now: datetime) -> str:
     if seconds < SILENT_SECONDS:
         return ""
     return (
-        f"no update from its coordinator for {format_age(seconds)}: no task is started or suspended"
+        f"no update from the coordinator for {format_age(seconds)}: no tasks are started or "
+        "suspended"
     )
 
 
@@ -121,7 +122,7 @@ def format_interrupted(tasks: Sequence[Task]) -> tuple[str, ...]:
     ]
     if len(tasks) > len(lines):
         lines.append(f"… and {len(tasks) - len(lines)} more")
-    return (f"It interrupts {counted(len(tasks), 'task')}:", *lines)
+    return (f"Interrupts {counted(len(tasks), 'task')}:", *lines)
 
 
 def format_interruption(task: Task, run: Run) -> str:

@@ -56,7 +56,7 @@ def apply_wishes(
         if refusal := rules.refusal(requested, capacity=capacity):
             text = f"{priority.name} is rejected: {refusal}"
         else:
-            text = f"asks for {priority.name}"
+            text = f"requests {priority.name}"
             changes["priority"] = int(priority)
             if task.level is not None and requested.level not in (Priority.AUTO, task.level):
                 since = now if task.state == "running" else task.since or now
@@ -65,10 +65,10 @@ def apply_wishes(
         changes["labels"] = labels
     if mark.is_paused and task.state == "waiting":
         changes["state"] = "paused"
-        text = "suspended by its owner"
+        text = "suspended by the owner"
     elif not mark.is_paused and task.state == "paused":
         changes["state"] = "waiting"
-        text = "resumed by its owner"
+        text = "resumed by the owner"
     return changes, text
 
 
@@ -88,18 +88,19 @@ async def plan_wish(
             "`hpcdash share show` lists its tasks.",
         )
     if task.user != session.store.user:
-        raise HpcdashError(f"{job} is {visible(task.user)}'s", "Only its owner can do that.")
+        raise HpcdashError(f"{job} belongs to {visible(task.user)}", "Only its owner can do that.")
     if not task.is_unfinished:
         raise HpcdashError(f"{job} has ended: {visible(task.state)}")
     rows = await session.actions.fetch_rows((job_id,))
     mark = parse_mark(rows[0]["comment"]) if rows else None
     if mark is None:
         raise HpcdashError(
-            f"{job} is not marked as a task of a pool", "Its comment was changed, or it has ended."
+            f"{job} is not marked as a task of a pool",
+            "The job's comment was changed, or the job has ended.",
         )
     if wish is Wish.STOP:
         plan = session.actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows)
-        outcome = ("It ends and will not start again.",)
+        outcome = ("The task ends and will not start again.",)
         return WishPlan(task, plan, f"Stop {job} permanently?", outcome, ())
     if wish in (Wish.RAISE, Wish.LOWER):
         requested = _available_priority(pool, task, wish, priority)
@@ -115,12 +116,12 @@ async def plan_wish(
         changed = replace(task, state="paused" if mark.is_paused else "waiting")
         question = f"{wish.capitalize()} {job}?"
         if not mark.is_paused:
-            outcome = ("It runs when it is its turn.",)
+            outcome = ("The task runs at its next turn.",)
         elif task.state in WITH_NODES:
             seconds = f"{pool.grace_seconds:g} s"
-            outcome = (f"It has {seconds} to save, and does not run until it is resumed.",)
+            outcome = (f"The task has {seconds} to save, and will not run until resumed.",)
         else:
-            outcome = ("It waits for its turn now; then it does not run until it is resumed.",)
+            outcome = ("The task is waiting for its turn; it will not run until resumed.",)
     plan = session.actions.plan(
         ActionRequest(Verb.ALTER, (job_id,), changes={COMMENT: str(mark)}), rows
     )
@@ -133,7 +134,7 @@ def _available_priority(pool: Pool, task: Task, wish: Wish, requested: Priority 
     if rules.allowed_priority(task.user, Priority.NORMAL) == Priority.AUTO:
         raise HpcdashError(
             f"{task.user} may not choose a priority in pool {pool.pool}",
-            "choosers in its coordinator's configuration lists who may.",
+            "`choosers` in the coordinator's configuration lists the users who may.",
         )
 
     def refusal(level: Priority) -> str:

@@ -200,11 +200,11 @@ class StateDatabase:
 
         from hpcdash.sqlite import file_uri, schema_version
 
-        message = f"{self.path} is read-only: its file system has no locks"
+        message = f"{self.path} is read-only: the file system does not support locks"
         step = "Set HPCDASH_STATE to a folder on another one, such as a local disk."
         if is_write:
             raise StateUnusable(message, step)
-        _notice(f"{message}, so it is read-only. {step}")
+        _notice(f"{message}. {step}")
         uri = file_uri(self.path, "mode=ro&immutable=1")
         try:
             with contextlib.closing(
@@ -270,9 +270,9 @@ class StateDatabase:
             case Failure.FULL:
                 reason = os.strerror(errno.ENOSPC)
             case Failure.READ_ONLY:
-                reason = "it is read-only"
+                reason = "read-only"
             case Failure.LOCKED:
-                reason = "another program has locked it"
+                reason = "locked by another program"
                 step = "Try again."
             case Failure.DISK:
                 step = f"Check free space and quota. {step}"

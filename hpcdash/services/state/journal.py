@@ -202,7 +202,7 @@ class Journal:
             append_line(self.path, msgspec.json.encode(line))
         except OSError as error:
             raise JournalUnwritable(
-                f"the journal {self.path} cannot be written: {error.strerror or error}",
+                f"cannot write the journal {self.path}: {error.strerror or error}",
                 "Set HPCDASH_STATE to another folder.",
             ) from error
 
@@ -254,7 +254,7 @@ def _content(path: Path) -> tuple[bytes, int | None]:
         return b"", None
     except OSError as error:
         raise JournalUnreadable(
-            f"the journal {path} cannot be read: {error.strerror or error}",
+            f"cannot read the journal {path}: {error.strerror or error}",
             "Check its owner and permissions.",
         ) from error
 

@@ -91,7 +91,7 @@ class Templates:
                 path = self._path(name, end)
                 if path.is_file():
                     return path
-        raise UsageError(f"there is no template {name!r}", nearest(name, self.names()))
+        raise UsageError(f"no template {name!r}", nearest(name, self.names()))
 
 
 def is_script(text: str) -> bool:

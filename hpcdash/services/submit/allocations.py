@@ -96,13 +96,15 @@ async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
     Raises UsageError for another user's job, and for IDs that stand for many jobs.
     """
     if holds_many(job_id):
-        raise UsageError(f"{visible(job_id)} means several jobs, not an allocation for runs")
+        raise UsageError(f"{visible(job_id)} matches several jobs, not one allocation")
     probe = await store.open()
     detail = await store.fetch_detail(job_id)
     row = detail.job.to_pylist()[0]
     owner = str(row["user"] or "")
     if owner and probe.user and owner != probe.user:
-        raise UsageError(f"job {visible(job_id)} is {visible(owner)}'s (you are {probe.user})")
+        raise UsageError(
+            f"job {visible(job_id)} belongs to {visible(owner)} (you are {probe.user})"
+        )
     return build_allocation(row)
 
 
@@ -135,7 +137,7 @@ def runs_query(allocation: Allocation) -> Query[tuple[Run, ...]]:
         if answer.status in (_NO_ALLOCATION, _NOT_OWN):
             raise _no_allocation(allocation.job_id, excerpt(answer.stderr))
         if answer.status != 0:
-            raise refused(answer, "the runs cannot be listed")
+            raise refused(answer, "cannot list the runs")
         runs: list[Run] = []
         for line in answer.stdout.decode("utf-8", "replace").splitlines():
             if line.count("\t") == 3:
@@ -206,7 +208,7 @@ def plan_delivery(
             text = _no_allocation(allocation.job_id).message
         else:
             last_lines = map(str.strip, excerpt(answer.stderr).splitlines()[-2:])
-            text = "; ".join(filter(None, last_lines)) or f"it exited with {answer.status}"
+            text = "; ".join(filter(None, last_lines)) or f"exited with status {answer.status}"
         return (Outcome(title, False, text),)
 
     def shell_argv(name: str, *arguments: str) -> tuple[str, ...]:
@@ -248,14 +250,14 @@ def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
     if run.started_at is not None:
         return run.state
     if allocation.row["state"] in WAITING:
-        return f"waits for job {allocation.job_id} to start ({allocation.row['state']})"
+        return f"waiting for job {allocation.job_id} to start ({allocation.row['state']})"
     before = [one for one in runs if one.number < run.number and one.ended_at is None]
     if not before:
         return "about to start"
     first = f"run {before[0].number} ({before[0].title})"
     if len(before) == 1:
-        return f"waits for {first} to end"
-    return f"waits for {len(before)} runs, of which {first} is next"
+        return f"waiting for {first} to end"
+    return f"waiting for {len(before)} runs, next: {first}"
 
 
 def find_run(runs: Sequence[Run], job_id: str, number: int) -> Run:
@@ -263,7 +265,7 @@ def find_run(runs: Sequence[Run], job_id: str, number: int) -> Run:
     if not 1 <= number <= len(runs):
         raise UsageError(
             f"job {visible(job_id)} has no run {number}",
-            f"Its runs: 1 to {len(runs)}." if runs else "It has none yet.",
+            f"Its runs: 1 to {len(runs)}." if runs else "It has no runs yet.",
         )
     return runs[number - 1]
 

@@ -193,7 +193,7 @@ async def missing_log_folders(
             path=folder,
             kind=PathKind.WRITTEN,
             is_needed=False,
-            what="its log folder ",
+            what="log folder ",
             next_step=f"mkdir -p {shlex.quote(folder)}",
         )
         for folder in store.backend.submit.log_folders(requested)
@@ -303,7 +303,7 @@ async def _cancel_wrapped(store: ClusterStore, job_id: str, wrapped: list[str]) 
         names = "".join(f"{name}\n" for name in (*wrapped, store.name))
         atomic_write(state_root() / _WRAPPED_FILE, names.encode("utf-8", "replace"))
     is_cancelled = all(outcome.done for outcome in report.outcomes)
-    ending = "and cancelled" if is_cancelled else f"and is not cancelled: hpcdash cancel {job_id}"
+    ending = "and cancelled" if is_cancelled else f"and was not cancelled: hpcdash cancel {job_id}"
     return StartEstimate(is_known=False, hint=f"{_WRAPPED}; job {job_id} was submitted {ending}")
 
 
@@ -311,7 +311,7 @@ def _query(paths: Sequence[RequiredPath]) -> Query[tuple[LintFinding, ...]]:
     def read(answer: Answer) -> tuple[LintFinding, ...]:
         results = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
         if answer.status != 0 or len(results) != len(paths):
-            raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
+            raise refused(answer, "could not check the paths", LOGIN_SHELL_STEP)
         pairs = zip(paths, results, strict=True)
         return tuple(_finding(path, result) for path, result in pairs if result != "ok")
 

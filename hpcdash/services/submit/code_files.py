@@ -122,7 +122,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
                 raise UsageError(
                     f"files: {_shown(file.name)} appears twice: {_shown(known.path)} and "
                     f"{_shown(file.path)}",
-                    "Specify folders whose file names do not clash.",
+                    "Specify folders without clashing file names.",
                 )
             if len(found) > MAX_FILES:
                 raise _too_many_files()
@@ -154,7 +154,7 @@ def _refuse_file_as_folder(one: CodeFile, found: Mapping[bytes, CodeFile]) -> No
         raise UsageError(
             f"files: {_shown(folder)} appears twice: {kind} {_shown(file.path)} and folder "
             f"{_shown(path)}",
-            "Specify folders whose file names do not clash.",
+            "Specify folders without clashing file names.",
         )
 
 
@@ -236,7 +236,7 @@ def _open_regular(path: bytes) -> BinaryIO:
 
 
 def _unreadable(file: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
-    reason = getattr(error, "strerror", None) or "it changed while it was read"
+    reason = getattr(error, "strerror", None) or "changed while being read"
     return UsageError(f"files: {_shown(file.path)} cannot be read: {reason}", "Fix or exclude it.")
 
 
@@ -406,11 +406,11 @@ def code_command(
 
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
-            return (Outcome(job, True, f"its files are in {folder}/{CODE_FOLDER}"),)
+            return (Outcome(job, True, f"files are in {folder}/{CODE_FOLDER}"),)
         stderr = b"\n".join(
             line for line in answer.stderr.split(b"\n") if not line.startswith(_ARRIVED.encode())
         )
-        text = format_failure(stderr, root) or "the files could not be unpacked"
+        text = format_failure(stderr, root) or "could not unpack the files"
         return (Outcome(job, False, f"nothing was submitted: {text}"),)
 
     def explain(line: str) -> str:

@@ -5,6 +5,6 @@ cd -P -- "$1" && test -e "./$2" || exit 3
 test ! -L "./$2" && test -O "./$2" && test "$(sha256sum < "./$2/SHA256SUMS")" = "$3  -" || exit 5
 test -z "$4" || {
   more=$(cd -P -- "./$2" && added_file)
-  test -z "$more" || { printf 'it holds more than was staged: %s\n' "$more" >&2; exit 4; }
+  test -z "$more" || { printf 'unstaged content:  %s\n' "$more" >&2; exit 4; }
 }
 rm -rf -- "./$2"

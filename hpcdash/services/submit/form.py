@@ -188,7 +188,7 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
         problems["chain"] = "an array with %1 is already a chain: use either array or chain"
     if int(text) > 1 and any(texts.get(name, "").strip() for name in ("share", "pool")):
         problems["chain"] = (
-            "a task of a shared pool continues by itself until it ends: use either share or chain"
+            "a shared-pool task continues automatically until it ends: use either share or chain"
         )
     return int(text)
 

@@ -90,8 +90,8 @@ _RUNS = FormGroup(
         FormField(
             "files",
             "files",
-            "local files and folders to send; the command starts there. Files that git ignores are "
-            "omitted",
+            "local files and folders to send; the command starts there. Files ignored by git "
+            "are omitted",
             FieldKind.WORDS,
             ".",
         ),
@@ -110,7 +110,7 @@ _RUNS = FormGroup(
         FormField(
             "file",
             "batch script",
-            "its own directives apply; fields below override them on the command line",
+            "the script's directives apply; the fields below override them on the command line",
             example="train.sbatch",
             ways=SCRIPT_ONLY,
         ),
@@ -197,7 +197,7 @@ _WHEN = FormGroup(
             "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h",
             example="+2h",
         ),
-        FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
+        FormField("hold", "held", "submit held, until released", FieldKind.FLAG, ways=BOTH_WAYS),
     ),
 )
 _POOL = FormGroup(
@@ -233,7 +233,7 @@ _SLICES = FormGroup(
         FormField(
             "tpus_per_worker",
             "TPUs",
-            "TPUs per worker; default: its number of chips",
+            "TPUs per worker; default: the worker's chips",
             FieldKind.COUNT,
         ),
         FormField(
@@ -325,11 +325,11 @@ _ENDS = FormGroup(
         FormField(
             "saves_every",
             "save interval",
-            "time between checkpoints; the overhead is estimated",
+            "time between checkpoints, to estimate the overhead",
             example="3h",
         ),
         FormField(
-            "save_takes", "save duration", "how long a checkpoint pauses training", example="40s"
+            "save_takes", "save duration", "training pause for each checkpoint", example="40s"
         ),
     ),
 )
@@ -342,11 +342,13 @@ _MORE = FormGroup(
             "bash to run once on each node before the command",
             FieldKind.LINES,
         ),
-        FormField("launcher", "launcher", "launcher of the processes", choices=tuple(Launcher)),
+        FormField(
+            "launcher", "launcher", "program that starts the processes", choices=tuple(Launcher)
+        ),
         FormField(
             "rank_variables",
             "rank counts",
-            "unit of RANK and WORLD_SIZE: processes, as the launcher sets them, or nodes",
+            "whether RANK and WORLD_SIZE count processes (set by the launcher) or nodes",
             choices=("processes", "nodes"),
         ),
         FormField("rank_logs", "rank logs", "also write a log for each rank", FieldKind.FLAG),

@@ -7,11 +7,11 @@ look() {
   cd -P -- "${1%/*}" && { test -e "./$name" || test -L "./$name"; } || { echo 'gone 0 0'; return; }
   here=$(pwd -P)
   test ! -L "./$name" && test -d "./$name" && test -O "./$name" && cd -P -- "./$name" &&
-    test "$(pwd -P)" = "${here%/}/$name" || { echo 'kept 0 0 it is a link, or not a folder of yours'; return; }
+    test "$(pwd -P)" = "${here%/}/$name" || { echo 'kept 0 0 a link, or not a folder of yours'; return; }
   size=$(du -sk . | cut -f 1) count=$(find . | wc -l)
-  test "$(sha256sum < SHA256SUMS)" = "$2  -" || { echo "kept $size $count it does not hold what was staged"; return; }
+  test "$(sha256sum < SHA256SUMS)" = "$2  -" || { echo "kept $size $count the contents differ from the staged files"; return; }
   more=$(added_file)
-  test -z "$more" || { printf 'kept %s %s it holds more than was staged: %s\n' "$size" "$count" "$more"; return; }
+  test -z "$more" || { printf 'kept %s %s unstaged content:  %s\n' "$size" "$count" "$more"; return; }
   echo "ours $size $count"
 }
 while test $# -gt 0; do

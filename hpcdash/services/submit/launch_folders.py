@@ -91,14 +91,14 @@ async def remove_finished_folders(
             if living.reason_to_stay(record):
                 continue
         if not rows and not is_due and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
-            await asyncio.to_thread(records.stays, record, "its exit status is unknown")
+            await asyncio.to_thread(records.stays, record, "exit status unknown")
         elif is_due or is_complete or (record.keep == "nothing" and has_failed(rows)):
             outcome = "completed" if is_due or is_complete else "ended"
             messages.append(
                 await _remove_finished(store, records, record, launch_program, outcome=outcome)
             )
         elif has_failed(rows):
-            await asyncio.to_thread(records.stays, record, "it did not complete")
+            await asyncio.to_thread(records.stays, record, "did not complete")
     return tuple(messages)
 
 
@@ -115,7 +115,7 @@ async def _remove_finished(
     job = f"job {record.job_id} {outcome}"
     if reason:
         await asyncio.to_thread(records.stays, record, reason)
-        return f"{job}, but its files remain in {record.folder}: {reason}"
+        return f"{job}, but the files remain in {record.folder}: {reason}"
     await asyncio.to_thread(records.removed, record)
     return f"{job}: removed {record.folder}"
 
@@ -176,13 +176,13 @@ class LivingJobs(Struct, frozen=True):
             if parse_job_key(job_id) == launched:
                 return f"job {job_id} has not ended"
             if record.name and row["name"] == record.name:
-                return f"job {job_id} has its name"
+                return f"job {job_id} has the same name"
             if number.search(str(row["dependency"] or "")):
-                return f"job {job_id} waits for it"
+                return f"job {job_id} depends on it"
             if f"{row['work_dir'] or ''}/".startswith(below):
-                return f"job {job_id} is running in it"
+                return f"job {job_id} is running in this folder"
         is_named = any(record.folder in request for request in self.requests)
-        return "an unfinished job refers to it" if is_named else ""
+        return "an unfinished job refers to this folder" if is_named else ""
 
 
 async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJobs:
@@ -246,7 +246,7 @@ async def remove_folder(
         return error.message
     if answer.status in (0, NOTHING_THERE):
         return ""
-    return excerpt(answer.stderr) or "its contents are not what was staged"
+    return excerpt(answer.stderr) or "the contents differ from the staged files"
 
 
 class StoredLaunch(Struct, frozen=True):
@@ -304,11 +304,11 @@ async def read_stored_launches(
         reason = _reason_to_stay(record, state, also_failed=also_failed)
         reason = reason or living.reason_to_stay(record)
         if not reason and ended_at is None:
-            reason = "its end time is unknown"
+            reason = "end time unknown"
         elif not reason and ended_at and store.clock.now() < ended_at + least_age_seconds:
-            reason = "it ended later than that"
+            reason = "ended more recently"
         elif not reason and record.job_id in unread:
-            reason = "its node-check results have not been read yet"
+            reason = "node-check results not read yet"
         stored.append(
             StoredLaunch(
                 record=record,
@@ -340,14 +340,14 @@ def _state(
 
 def _reason_to_stay(record: LaunchRecord, state: str, *, also_failed: bool) -> str:
     if not record.job_id:
-        return "unknown whether it was submitted"
+        return "submission status unknown"
     if state == "unknown":
-        return "the exit status of its job is unknown"
+        return "the job's exit status is unknown"
     if state == "unfinished":
         return f"job {record.job_id} has not ended"
     if record.run_as:
-        return f"it is {record.run_as}'s"
-    return "" if state == "completed" or also_failed else "its job did not complete (--failed)"
+        return f"belongs to {record.run_as}"
+    return "" if state == "completed" or also_failed else "the job did not complete (--failed)"
 
 
 async def remove_stored(store: ClusterStore, records: LaunchRecords, launch: StoredLaunch) -> str:

@@ -28,7 +28,7 @@ fail() {
 plain() {
   case $1 in
     '' | .* | -* | *[!A-Za-z0-9._@+-]*)
-      fail 'a name has letters, digits and ._@+- alone, and begins with neither . nor -' 2
+      fail 'a name may contain only letters, digits and ._@+-, and cannot start with . or -' 2
       ;;
   esac
   [ "${#1}" -le 200 ] || fail 'a name has at most 200 letters' 2
@@ -46,11 +46,11 @@ number() {
 # Into the launch, where it is a folder of this account's own: nobody else can put another in its place, as the root is
 # sticky.
 enter() {
-  [ -e "./$launch" ] || [ -L "./$launch" ] || fail "there is no launch $launch" 3
-  { [ ! -L "./$launch" ] && [ -d "./$launch" ]; } || fail "$launch is not a launch: it is not a folder" 5
+  [ -e "./$launch" ] || [ -L "./$launch" ] || fail "no launch $launch" 3
+  { [ ! -L "./$launch" ] && [ -d "./$launch" ]; } || fail "$launch is not a launch: not a folder" 5
   { cd -P -- "./$launch" 2>/dev/null && [ "$(pwd -P)" = "$root/$launch" ]; } || fail "$launch cannot be entered" 5
-  found=$(stat -c '%u %a' .) || fail "$launch cannot be looked at" 5
-  [ "${found% *}" = "$user" ] || fail "$launch is another account's" 5
+  found=$(stat -c '%u %a' .) || fail "cannot inspect $launch" 5
+  [ "${found% *}" = "$user" ] || fail "$launch belongs to another account" 5
   mode=0${found#* }
   [ $((mode & 022)) -eq 0 ] || fail "others may write to $launch" 5
 }
@@ -58,7 +58,7 @@ enter() {
 # A file of the launch's that is no link, or with `new` none at all.
 regular() {
   if [ -L "./$file" ] || { [ -e "./$file" ] && [ ! -f "./$file" ]; }; then fail "$file is not a regular file" 5; fi
-  [ -e "./$file" ] || [ "${1-}" = new ] || fail "there is no file $file" 3
+  [ -e "./$file" ] || [ "${1-}" = new ] || fail "no file $file" 3
 }
 
 usage() {
@@ -74,7 +74,7 @@ verb=$1 launch=$2 file=${3-}
 plain "$launch"
 case $verb in write | read) plain "$file" ;; esac
 
-user=$(id -u) || fail 'who runs this is not known'
+user=$(id -u) || fail 'cannot determine the current user'
 least=1000
 if [ -r /etc/login.defs ]; then
   while read -r key value _; do
@@ -82,7 +82,7 @@ if [ -r /etc/login.defs ]; then
   done </etc/login.defs
 fi
 { [ "$user" -ge "$least" ] && [ "$user" -ne 0 ]; } || \
-  fail "uid $user is a system account, below UID_MIN ($least) of /etc/login.defs: it launches nothing"
+  fail "uid $user is a system account, below UID_MIN ($least) of /etc/login.defs: launches are not allowed"
 
 why=$(weak_spot "$root" root sticky)
 [ -z "$why" ] || fail "$why"
@@ -103,7 +103,7 @@ case $verb in
     rm -f -- "$new"
     set -C
     if cat >"$new"; then
-      [ -z "${4-}" ] || [ "$(sha256sum <"$new")" = "$4  -" ] || { rm -f -- "$new"; fail "$file did not arrive whole"; }
+      [ -z "${4-}" ] || [ "$(sha256sum <"$new")" = "$4  -" ] || { rm -f -- "$new"; fail "$file arrived incomplete"; }
       case $(head -c 2 <"$new" | tr -d '\000') in '#!') chmod 700 "$new" ;; esac
       mv -f -- "$new" "./$file" && exit 0
     fi
@@ -136,13 +136,13 @@ case $verb in
     rmdir -- "./$launch" 2>/dev/null && exit 0
     if [ "$file" ]; then
       sums=$({ cd -P -- "./$launch" && sha256sum <SHA256SUMS; } 2>/dev/null)
-      [ "$sums" = "$file  -" ] || fail "$launch does not hold what was staged" 5
+      [ "$sums" = "$file  -" ] || fail "the contents of $launch differ from the staged files" 5
     fi
     case ${4-} in
       '') ;;
       staged)
         more=$(cd -P -- "./$launch" && unstaged_file)
-        [ -z "$more" ] || fail "it holds more than was staged: $more" 4
+        [ -z "$more" ] || fail "unstaged content:  $more" 4
         ;;
       *) usage ;;
     esac

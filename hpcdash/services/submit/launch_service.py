@@ -257,7 +257,7 @@ class LaunchService:
             is_own = True
         if not is_own and not backend.submit.program:
             raise NotAllowed(
-                f"this server cannot run as {account}: {backend.title} runs jobs as whoever "
+                f"this server cannot run as {account}: {backend.title} runs jobs as the user who "
                 "submits them",
                 f"Add its own account, {self.own_account}, to the token's accounts.",
             )
@@ -298,9 +298,7 @@ class LaunchService:
                     # Another server has the same state.
                     found = await asyncio.to_thread(self._served.find_by_key, client, key or "")
                     if found is None:
-                        raise HpcdashError(
-                            "another server has just used this key", "Send it again."
-                        )
+                        raise HpcdashError("another server just used this key", "Send it again.")
                     return _same(found, digest)
                 result = await self._launches.submit(planned, self._session.actions)
                 return await self._settled(launch, result.outcome, result.message)
@@ -472,7 +470,7 @@ class LaunchService:
         """Cancel a launch's job as its account. Raises UsageError if that is not possible."""
         if not launch.job_id:
             raise HpcdashError(
-                "not yet known whether its job was submitted",
+                "not yet known whether the job was submitted",
                 f"Search the queue for {launch.mark}, or try again later.",
             )
         rows = _own(await self._session.actions.fetch_rows([launch.job_id]), launch)
@@ -494,7 +492,7 @@ class LaunchService:
                 f"POST /launches/{launch.launch_id}/terminate ends it.",
             )
         if problem := await self._remove_folder(launch):
-            raise HpcdashError(f"its folder {launch.record.folder} cannot be removed: {problem}")
+            raise HpcdashError(f"cannot remove the folder {launch.record.folder}: {problem}")
         with contextlib.suppress(StateUnusable):
             await asyncio.to_thread(self._launches.records.removed, launch.record)
         await asyncio.to_thread(self._served.mark_deleted, state.launch)
@@ -521,13 +519,13 @@ class LaunchService:
         )
         if request.call is None:
             raise NoResult(
-                "the launch calls no function", "GET /launches/ID/logs has what it printed."
+                "the launch calls no function", "GET /launches/ID/logs returns its output."
             )
         if not launch.job_id:
-            raise NoResult("it has no known job yet", "Check its status first.")
+            raise NoResult("the launch has no known job yet", "Check its status first.")
         if not launch.record.folder:
             raise NoResult(
-                "its result, if JSON, is in its log", "GET /launches/ID/logs returns it."
+                "the result, if JSON, is in the log", "GET /launches/ID/logs returns it."
             )
         if request.array is None and task is not None:
             raise UsageError("task: the launch is one job, not an array", "Remove task.")
@@ -544,7 +542,8 @@ class LaunchService:
         path = result_path(request, launch.record.folder, "" if task is None else str(task))
         if launch.record.run_as and not self._store.reader_command(path):
             raise NotAllowed(
-                "this server cannot read files of its account", "Only its account reads the result."
+                "this server cannot read files of the launch's account",
+                "Only that account can read the result.",
             )
         return CallFiles(
             launch_id=launch.launch_id,
@@ -563,7 +562,7 @@ class LaunchService:
         may have named any file as the job's output. Raises HpcdashError if the file is unknown.
         """
         if not launch.job_id:
-            raise NoLog("it has no known job yet", "Check its status first.")
+            raise NoLog("the launch has no known job yet", "Check its status first.")
         job_id = launch.job_id
         if task is not None:
             job_id = with_tasks(job_id, parse_tasks(str(task)))
@@ -580,15 +579,14 @@ class LaunchService:
         files = place.files
         path = files.stderr if is_stderr and files.stderr is not None else files.stdout
         if path is None:
-            raise NoLog(
-                f"the log path of job {job_id} is unknown: {files.note or 'it is not reported'}"
-            )
+            raise NoLog(f"the log path of job {job_id} is unknown: {files.note or 'not reported'}")
         if not launch.record.run_as:
             return self._store.log_file(path, files.host)
         is_within = path.rpartition("/")[0] == launch.record.folder
         if files.host or not is_within or not self._store.reader_command(path):
             raise NotAllowed(
-                "the job writes outside the launch's folder", "Only its account can read the log."
+                "the job writes outside the launch's folder",
+                "Only the job's account can read the log.",
             )
         return self._store.log_file(path)
 
@@ -609,7 +607,7 @@ def _same(launch: ServedLaunch, digest: str) -> ServedLaunch:
         raise _reused()
     if launch.stage is Stage.DELETED:
         raise KeyReused(
-            "the launch of this Idempotency-Key was deleted", "Use a new key to launch it again."
+            "the launch with this Idempotency-Key was deleted", "Use a new key to launch it again."
         )
     return launch
 

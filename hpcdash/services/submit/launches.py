@@ -163,7 +163,8 @@ class Launches:
             return ""
         if known.weak_spot and not is_sites:
             raise UsageError(
-                f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
+                f"{known.weak_spot}, so others could replace files that jobs run from "
+                f"{known.folder}",
                 "Set storage_root to a folder below your home on the cluster, or remove it to use "
                 f"~/{LAUNCHES_BELOW_HOME}. Remove others' write access to your folders above it: "
                 "chmod go-w",
@@ -568,20 +569,19 @@ class Launches:
             )
             left = await remove_folder(self.store, record, self.settings.launch_program)
             if left:
-                messages.append(f"its files remain in {record.folder}: {left}")
+                messages.append(f"files remain in {record.folder}: {left}")
         else:
             from hpcdash.backends.script.call import format_result_path
 
             if not outcome.done:
-                messages.append(f"its files are in {record.folder}")
+                messages.append(f"files are in {record.folder}")
             messages.append(format_result_path(request, record.folder))
             record = replace(record, job_id=outcome.new_job, at=self.store.clock.now())
             try:
                 await asyncio.to_thread(self.records.launched, record, planned.code_state)
             except StateUnusable as error:
                 messages.append(
-                    f"its files are in {record.folder}, but this could not be recorded: "
-                    f"{error.message}"
+                    f"files are in {record.folder}, but this could not be recorded: {error.message}"
                 )
         return "; ".join(filter(None, messages))
 
@@ -794,7 +794,7 @@ def _read_root(answer: Answer) -> _Root:
     folder, _, reported = rest.partition("\n")
     if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
         step = "Set storage_root in [launch] of the configuration."
-        raise refused(answer, "the home folder, which holds launches, is unknown", step)
+        raise refused(answer, "the home folder (for launches) is unknown", step)
     lines = reported.splitlines()
     weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
     return _Root(
@@ -822,7 +822,7 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
     stay = f" (these stay queued: {' '.join(submitted)})" if submitted else ""
     parts = [f"{jobs} of {count} submitted{stay}"]
     if not last.new_job:
-        parts.append(f"number {len(outcomes)}: {last.text or 'no reason given'}")
+        parts.append(f"job {len(outcomes)} of {count}: {last.text or 'no reason given'}")
     if remaining:
         verb = "was" if remaining == 1 else "were"
         parts.append(f"the remaining {remaining} {verb} not sent")

@@ -66,13 +66,11 @@ def select_nodes(
         ) from None
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        raise UsageError(
-            f"{unknown[0]!r} is neither a queue nor a node here", "hpcdash nodes lists them."
-        )
+        raise UsageError(f"{unknown[0]!r} is not a queue or node here", "hpcdash nodes lists them.")
     if len(names) > MAX_NODES:
         raise UsageError(
             f"{len(names)} nodes exceed the limit of {MAX_NODES} per job",
-            "Check fewer of them at once.",
+            "Check fewer nodes at once.",
         )
     return Selection(tuple(by_name[name] for name in dict.fromkeys(names)), queue)
 
@@ -113,7 +111,7 @@ def _requests(
     if writer is None:
         raise UsageError(
             f"hpcdash cannot write {launches.store.backend.title} scripts",
-            "Check its nodes by hand.",
+            "Check the nodes by hand.",
         )
     default = next((one.name for one in launches.queues.known() if one.is_default), "")
     by_gpus: dict[int, list[Row]] = {}

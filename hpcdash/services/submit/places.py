@@ -330,7 +330,7 @@ async def _estimate(shape: JobShape, cluster: ClusterPlaces, place: Place) -> Pl
     reason = place.reason
     is_later = estimate.starts_at_epoch - store.clock.now() >= MINUTE
     if is_later and place.room.is_free_now:
-        reason = f"{reason}, but other jobs are before it"
+        reason = f"{reason}, but other jobs are ahead"
     return replace(
         place,
         accepts=True,

@@ -135,7 +135,7 @@ class LaunchQueues:
         most_cpus = min((one.most_cpus for one in limits if one.most_cpus), default=0)
         if most_cpus and share * gpus > most_cpus:
             share = most_cpus // gpus
-            origin = f"the most that queue {queue.name} allows"
+            origin = f"the maximum that queue {queue.name} allows"
         if not share:
             return None
         text = f"{counted(share, 'CPU')} per GPU, {origin}; cpus_per_gpu overrides it"
@@ -229,7 +229,7 @@ async def _fetch_access(store: ClusterStore, version: str, notes: list[str]) -> 
     try:
         return await store.run_query(query)
     except HpcdashError as error:
-        notes.append(f"who may use a queue is unknown: {error.message}")
+        notes.append(f"queue access is unknown: {error.message}")
         return None
 
 
@@ -286,7 +286,7 @@ def build_offers(queue_table: pa.Table | None, node_table: pa.Table | None, now:
         offers.append(_build_offer(row, queue_nodes, now))
     notes: tuple[str, ...] = ()
     if nodes and not by_queue.is_bound and len(queues) > 1:
-        notes = ("a queue's own nodes are unknown: counting all",)
+        notes = ("the nodes of each queue are unknown: counting all nodes",)
     return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=notes)
 
 

@@ -50,7 +50,9 @@ _END_SECONDS = 6.0
 _MIN_HISTORY_SECONDS = 600
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
 
-_NO_NAME = "not in the queue; the history may not keep marks, and its name or cluster is uncertain"
+_NO_NAME = (
+    "not in the queue; the history may not keep marks, and the job name or cluster is uncertain"
+)
 _MAY_HAVE_ENDED = (
     "not in the queue; without a history, a job that ended immediately leaves no trace"
 )
@@ -82,9 +84,9 @@ async def reconcile(
     if not lost:
         return report.outcomes
     marks = [search.mark for search in lost.values() if search.mark]
-    criterion = "by their marks" if marks else "by its name"
+    criterion = "by mark" if marks else "by name"
     if len(marks) == 1:
-        criterion = f"by its mark {marks[0]}"
+        criterion = f"by mark {marks[0]}"
     on_message(f"the answer was lost; searching for the job {criterion}")
     commands = {job_id: command for command in planned.plan.commands for job_id in command.job_ids}
     limits = [commands[job_id].limit_seconds for job_id in lost if job_id in commands]
@@ -95,7 +97,7 @@ async def reconcile(
             [outcome] = await save_scripts(store, commands[job_id], (outcome,))
         outcomes[job_id] = outcome
         if outcome.done:
-            text = f"it is {outcome.text}"
+            text = f"found: {outcome.text}"
             on_message(text if len(lost) == 1 else f"{job_id}: {text}")
     if report.note_again is not None:
         problem = await asyncio.to_thread(report.note_again, tuple(outcomes.values()))
@@ -152,8 +154,8 @@ class _OutcomeSearch:
     def _give_up(self, reason: str) -> None:
         for job_id, search in self._left.items():
             text = (
-                f"it may or may not have been submitted: {reason}. Before you submit again, "
-                f"search for {search.mark or 'its name'} in the queue"
+                f"the job may or may not have been submitted: {reason}. Before you submit again, "
+                f"search for {search.mark or 'the job name'} in the queue"
             )
             if search.mark:
                 text += ", or run: hpcdash journal --settle"
@@ -203,11 +205,11 @@ class _OutcomeSearch:
     ) -> None:
         """Settle a job if jobs of these numbers match; a name is no proof for a marked job."""
         if len(numbers) == 1 and has_mark == bool(search.mark):
-            note = "" if search.mark else " (the only one of that name submitted since)"
+            note = "" if search.mark else " (the only job with that name submitted since)"
             self._settle([job_id], True, f"job {numbers[0]}{note}")
         elif numbers:
-            shared = "its mark" if has_mark else "its name"
-            text = f"it may be one of {', '.join(numbers)}, which have {shared}"
+            shared = "the mark" if has_mark else "the job name"
+            text = f"may be any of {', '.join(numbers)}, which share {shared}"
             self._settle([job_id], None, text)
 
     def _settle(self, job_ids: Iterable[str], done: bool | None, text: str) -> None:
@@ -327,7 +329,7 @@ async def reconcile_noted(
 def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
     """Build the searches for the jobs of a submission in the journal; {} if criteria are missing.
 
-    Jobs are recognised by their marks, else a single job by its name.
+    Jobs are recognised by mark, else a single job by name.
     """
     if entry.verb != Verb.SUBMIT:
         return {}
@@ -380,7 +382,7 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
     for entry in await asyncio.to_thread(unsettled_today, store, journal):
         at = datetime.fromtimestamp(entry.at).astimezone()
         for outcome in await reconcile_noted(store, journal, entry):
-            result = f"it is {outcome.text}" if outcome.done else outcome.text
+            result = f"found: {outcome.text}" if outcome.done else outcome.text
             messages.append(
                 f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {result}"
             )

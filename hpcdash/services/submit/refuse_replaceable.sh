@@ -4,6 +4,6 @@
 refuse_replaceable() {
   why=$(weak_spot "$1")
   [ -z "$why" ] && return
-  echo "$why, and so others could replace what jobs run from $1" >&2
+  echo "$why, so others could replace files that jobs run from $1" >&2
   exit 18
 }

@@ -164,16 +164,16 @@ async def _plan_parts(
         raise UsageError(
             f"{store.backend.title} accepts these tasks only in {len(parts)} submissions, which "
             f"exceeds the limit of {_MAX_PARTS}",
-            "Mark fewer of them.",
+            "Mark fewer tasks.",
         )
     submits, own_notes = await _prepare(store, requested, limits, parts)
     throttle = submits[0].throttle
     is_chained = throttle is not None and tasks.count > throttle
     notes = []
     if sent:
-        notes.append(f"tasks {sent_tasks} are skipped: an interrupted submission has sent them")
+        notes.append(f"tasks {sent_tasks} skipped: already sent by an interrupted submission")
     submissions = counted(len(parts), "submission")
-    notes.append(f"{store.backend.title} takes one task range at a time: {submissions}")
+    notes.append(f"{store.backend.title} accepts one task range at a time: {submissions}")
     if is_chained:
         notes.append(
             f"each waits for the previous one to end (afterany), so at most {throttle} run"
@@ -408,8 +408,8 @@ def _propose_time(row: Row, queues: pa.Table | None) -> tuple[int | None, list[s
     """Propose a time limit in seconds, None if unknown, with notes on it."""
     limit = row["limit_seconds"]
     if not limit:
-        return None, ["it ran out of time; its time limit is unknown"]
-    notes = [f"it hit its time limit of {format_span(limit, exact=True)}"]
+        return None, ["hit the time limit, which is unknown"]
+    notes = [f"hit the time limit of {format_span(limit, exact=True)}"]
     proposed = _round_up(int(limit * _INCREASE), _TIME_STEPS)
     most = _most(queues, "limit_seconds", "name", row["queue"])
     if most is not None and proposed > most:
@@ -423,10 +423,10 @@ def _propose_memory(
 ) -> tuple[int | None, list[str]]:
     """Propose a memory limit in bytes per node, None if unknown, with notes on it."""
     if limit is None and peak is None:
-        return None, ["it ran out of memory; its limit and usage are unknown"]
+        return None, ["ran out of memory; limit and usage are unknown"]
     limit_text = "unknown" if limit is None else f"{format_memory(limit)} per node"
     usage_text = "unknown" if peak is None else f"{format_memory(peak)} measured"
-    notes = [f"it ran out of memory (limit {limit_text}, usage {usage_text})"]
+    notes = [f"ran out of memory (limit {limit_text}, usage {usage_text})"]
     needed = max((limit or 0) * _INCREASE, (peak or 0) * _PEAK_INCREASE)
     proposed = _round_up(int(needed), _MEMORY_STEPS)
     most = _most(nodes, "memory_bytes", "queues", row["queue"])

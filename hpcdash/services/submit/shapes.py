@@ -126,7 +126,7 @@ def build_shape(options: Mapping[str, Any], shape: JobShape | None = None) -> Jo
     formats = tuple(str(given.get("needs", "")).casefold().replace(",", " ").split())
     if unknown := [name for name in formats if name not in FORMATS]:
         raise UsageError(
-            f"needs: {unknown[0]} is no number format of GPUs", f"Known: {', '.join(FORMATS)}."
+            f"needs: {unknown[0]} is not a GPU number format", f"Known: {', '.join(FORMATS)}."
         )
     gpu_memory = None
     if "gpu_mem" in given:
@@ -151,7 +151,7 @@ def _request_keys(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in _COUNTS:
         if name in given:
             if not str(given[name]).isdecimal() or not int(given[name]):
-                raise UsageError(f"{name}: expected a number from 1, not {given[name]}")
+                raise UsageError(f"{name}: expected a number of at least 1, not {given[name]}")
             counts[name] = int(given[name])
     if "gpus" in counts and "cpus" in counts:
         raise UsageError("cpus is for jobs without GPUs", "Use cpus-per-gpu.")
@@ -190,7 +190,7 @@ def job_request(row: Mapping[str, Any]) -> Request:
     gpus = row["gpus"]
     slots = gpus or row["cpus"]
     if not slots:
-        raise UsageError(f"the size of job {row['id']} is unknown", "Pass it: --gpus, --cpus.")
+        raise UsageError(f"the size of job {row['id']} is unknown", "Specify it: --gpus, --cpus.")
     share = -(-slots // nodes)
     return Request(
         command="true",
@@ -219,7 +219,7 @@ def format_shape(shape: JobShape) -> str:
     if request.slots_per_node:
         parts.append(f"on {counted(-(-request.slots // request.slots_per_node), 'node')}")
     if request.memory_bytes:
-        parts.append(f"with {format_memory(request.memory_bytes)} of memory a node")
+        parts.append(f"with {format_memory(request.memory_bytes)} of memory per node")
     if request.limit_seconds:
         parts.append(f"for {format_span(request.limit_seconds)}")
     return " ".join(parts)

@@ -4,10 +4,10 @@
 # shellcheck shell=sh disable=SC3067
 test -n "$4" || refuse_replaceable "$1"
 mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17
-test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }
+test -z "$3" || test -O . || { echo "$1 belongs to another user" >&2; exit 18; }
 test -n "$4" || refuse_replaceable "$1"
 mkdir -m 700 -- "./$2" || exit 17
-cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }
+cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "the folder was replaced" >&2; exit 18; }
 if tar -xof - && sha256sum -c SHA256SUMS; then
   test -n "$4" || share_library "$here" "$3"
   exit 0

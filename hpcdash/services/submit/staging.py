@@ -262,7 +262,9 @@ def _checked(name: str) -> str:
             f"{name!r} cannot be the name of a staged file", "Use a plain name without a folder."
         )
     if len(encoded) > _LONGEST_NAME_BYTES:
-        raise UsageError(f"{name[:40]}… is too long for a staged file's name", "Use a shorter one.")
+        raise UsageError(
+            f"{name[:40]}… is too long for a staged file's name", "Use a shorter name."
+        )
     return name
 
 
@@ -288,7 +290,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
 
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
-            return (Outcome(job, True, f"its files are in {staged.folder}"),)
+            return (Outcome(job, True, f"files are in {staged.folder}"),)
         text = format_failure(answer.stderr, staged.root)
         if staged.run_as and text.endswith(_NO_RULE):
             text += (
@@ -363,9 +365,9 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
             commands = "\n  ".join(("", *root_commands(storage_root, launch_program)))
             raise UsageError(
                 f"run_as: {problem}",
-                "The launch program, the storage root and every folder above them must belong to "
-                "root, and only root may write to them; the storage root itself is sticky and open "
-                f"writable. Root sets them up with:{commands}",
+                "The launch program, the storage root and every folder above them must belong "
+                "to root, and only root may write to them; the storage root itself is sticky "
+                f"and world-writable. Root sets them up with:{commands}",
             )
 
     start = f"LC_ALL=C; export LC_ALL\n{shell_text('weak_spot.sh', 'services/submit/trust.sh')}"
@@ -391,15 +393,13 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
     def read(answer: Answer) -> tuple[InspectedFolder, ...]:
         *lines, _ = answer.stdout.decode("utf-8", "replace").split("\n")
         if len(lines) != len(folders):
-            raise refused(
-                answer, "the folders of launches could not be inspected", LOGIN_SHELL_STEP
-            )
+            raise refused(answer, "could not inspect the launch folders", LOGIN_SHELL_STEP)
         inspected = []
         for line in lines:
             # `STATE KIB FILES REASON`, where the last three may be missing.
             state, kib, files, reason = (*line.split(" ", 3), "", "", "")[:4]
             if state == "gone":
-                folder = InspectedFolder(False, None, None, "its folder does not exist")
+                folder = InspectedFolder(False, None, None, "the folder does not exist")
             else:
                 folder = InspectedFolder(True, _positive(kib), _positive(files), reason)
             inspected.append(folder)

@@ -146,7 +146,7 @@ def submitting_program(store: ClusterStore) -> str:
     program = store.backend.submit.program
     if not program:
         raise UsageError(
-            f"run_as: {store.backend.title} runs jobs as whoever submits them",
+            f"run_as: {store.backend.title} runs jobs as the user who submits them",
             "Remove run_as from the request and the configuration.",
         )
     path = store.probe.commands.get(program, "") if store.probe else ""
@@ -249,7 +249,7 @@ async def plan_request(
     before = submitted.before
     if submitted.is_sent is not None and await store.run_query(submitted.is_sent):
         before = ()
-        notes = (*notes, "its package is already on the cluster and is not sent again")
+        notes = (*notes, "the package is already on the cluster and is not sent again")
     findings = store.backend.submit.request_findings(request, await fetch_offers(store))
     notes = (*notes, *map(format_finding, findings), *submitted.submission.notes)
     planned = build_plan(store, submitted.submission, before=before, notes=notes)

@@ -20,16 +20,16 @@ root=$(cd -P -- "$1" && pwd -P) || exit 17
 name=$2 sum=$3 size=$4 first=$5 copied=${6-} cache=$root/.code-$(id -u)
 mkdir -m 700 -- "$cache" 2>/dev/null
 cd -P -- "$cache" || exit 17
-test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this account's"
+test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not owned by this account"
 chmod 700 . || exit 18
 whole=./$sum.tar.gz
 if test ! -f "$whole"; then
-  test -n "$first" || fail 21 'the files are not kept there any more: submit again, and they are sent'
+  test -n "$first" || fail 21 'the cached files are gone: submit again to send them'
   own=./$sum.$(uname -n).$$.part
   if test "$first" != 0; then
     partial_archive "$sum"
     test -n "$part" && mv -- "$part" "$own" && test "$(wc -c < "$own")" -eq "$first" ||
-      fail 21 'what had arrived of the files is gone: submit again'
+      fail 21 'the partial upload is gone: submit again'
   fi
   count &
   counting=$!
@@ -49,7 +49,7 @@ elif test -n "$first"; then
 fi
 test "$(sha256sum < "$whole")" = "$sum  -" || {
   rm -f -- "$whole"
-  fail 23 'what was kept of the files is damaged: submit again, and they are sent'
+  fail 23 'the cached files are damaged: submit again to send them'
 }
 # Of what was not used for an hour the newest four stay, for thirty days.
 touch -- "$whole"

@@ -14,10 +14,10 @@ entry() {
 }
 tell now "$(date +%s)"; tell me "$(id -u) $(id -un)"; tell groups "$(id -G)"
 [ ! "$owner" ] || tell owner-uid "$(id -u -- "$owner" 2>/dev/null)"
-if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'its folder is a link to nowhere'
-elif [ ! -e "$folder" ]; then tell problem 'its folder does not exist, or one above it cannot be entered'
-elif [ ! -d "$folder" ]; then tell problem 'its folder is not a folder'
-elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder cannot be entered: no permission'
+if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'the folder is a link to nowhere'
+elif [ ! -e "$folder" ]; then tell problem 'the folder does not exist, or a folder above it cannot be entered'
+elif [ ! -d "$folder" ]; then tell problem 'the path of the folder is not a folder'
+elif ! cd -P "$folder" 2>/dev/null; then tell problem 'the folder cannot be entered: no permission'
 else
   tell there "$(pwd -P)"; entry folder .
   if [ -w . ]; then tell writable yes; fi

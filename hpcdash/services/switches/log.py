@@ -49,7 +49,7 @@ class SwitchLog:
         """
         active = _active_ids(living)
         message: str | None = None
-        text = "pending: it checks for the switch once it starts" if living else "it has ended"
+        text = "pending: checks for the switch after the start" if living else "the job has ended"
         try:
             if is_dropped and self._read:
                 message, text_now = await self._read_new_lines()
@@ -61,9 +61,9 @@ class SwitchLog:
                 if self._paths:
                     text = self._format_growth(await self._read_logs(dict.fromkeys(self._paths)))
         except CommandTimedOut:
-            text = "the disk of its log does not respond: cannot tell whether the job still runs"
+            text = "the disk with the log does not respond: cannot tell whether the job still runs"
         except HpcdashError as error:
-            text = f"cannot tell whether its log is growing: {error.message}"
+            text = f"cannot tell whether the log is growing: {error.message}"
         return message, text
 
     async def resume(self) -> None:
@@ -112,7 +112,7 @@ class SwitchLog:
         try:
             chunks = await self._read_logs(self._read)
         except HpcdashError as error:
-            return self._last_line, f"cannot tell whether its log is growing: {error.message}"
+            return self._last_line, f"cannot tell whether the log is growing: {error.message}"
         for path, chunk in zip(self._read, chunks, strict=True):
             if not chunk.stat.is_there:
                 continue
@@ -134,7 +134,7 @@ class SwitchLog:
     def _format_growth(self, chunks: Sequence[Chunk]) -> str:
         ages = [chunk.stat.age_seconds for chunk in chunks if chunk.stat.age_seconds is not None]
         is_there = any(chunk.stat.is_there for chunk in chunks)
-        unknown = "its log's last write time is unknown" if is_there else "it has no log yet"
+        unknown = "the log's last write time is unknown" if is_there else "no log yet"
         return format_log(min(ages, default=None), unknown)
 
     async def _find(self, job_id: str) -> None:
@@ -148,7 +148,7 @@ class SwitchLog:
         self._paths = ()
         if files.host:
             self._why_none = (
-                f"its log is on {files.host}'s local disk: cannot tell whether it is growing"
+                f"the log is on {files.host}'s local disk: cannot tell whether it is growing"
             )
             return
         self._paths = tuple(

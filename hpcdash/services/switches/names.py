@@ -67,9 +67,9 @@ class SwitchMemory:
     def find(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> NamedSwitch | None:
         """Return the path that a person named for this job, else for another of its name."""
         if path := self._find_by_job(kind, job_id, name):
-            return NamedSwitch(path, "set here for this job before")
+            return NamedSwitch(path, "set here earlier for this job")
         if path := self._find_by_name(kind, name, owner):
-            return NamedSwitch(path, "set here for a job of this name before")
+            return NamedSwitch(path, "set here earlier for a job with this name")
         return None
 
     def remember(self, kind: SwitchKind, job_id: str, name: str, owner: str, *, path: str) -> None:
@@ -214,7 +214,7 @@ def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
         variables = {str(name): str(value) for name, value in environment.items()}
     named = switch_in_environment(kind, variables, "its request")
     if named is None and (path := str(request.get(f"{kind}_switch", ""))):
-        named = NamedSwitch(path, f"{kind}_switch in its request")
+        named = NamedSwitch(path, f"{kind}_switch in the request")
     if named is None:
         return None
     work_dir = str(request.get("work_dir", "")) or None

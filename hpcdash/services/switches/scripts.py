@@ -21,11 +21,11 @@ _MAX_WRITTEN = 64 << 10
 
 _REFUSALS = {
     66: "the folder is gone or was replaced; nothing was done",
-    68: "the folder has another owner now; nothing was done",
+    68: "the folder's owner has changed; nothing was done",
     69: "the path is a link or not a regular file; nothing was done",
-    70: "it is already set",
-    71: "it is already gone",
-    72: "it grew since it was checked; not removed",
+    70: "already set",
+    71: "already removed",
+    72: "the file grew after the check; not removed",
     74: "the path was replaced; nothing was done",
 }
 
@@ -103,7 +103,7 @@ def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[O
     text = excerpt(answer.stderr).rpartition("\n")[2]
     if answer.status == 0:
         # Success prints only that the group stays one's own.
-        message = f"{done}; it keeps your group: {text.rpartition(': ')[2]}" if text else done
+        message = f"{done}; the file keeps your group: {text.rpartition(': ')[2]}" if text else done
         return tuple(Outcome(job_id, True, message) for job_id in job_ids)
     message = _REFUSALS.get(answer.status) or text.rpartition(": ")[2] or f"status {answer.status}"
     return tuple(Outcome(job_id, False, message) for job_id in job_ids)

@@ -85,7 +85,7 @@ class Switch(Struct, frozen=True):
         """Note on another path that was named for it before; '' for none."""
         if not self.overridden:
             return ""
-        return f"set here before: {self.overridden}; {self.source} takes precedence"
+        return f"set here earlier: {self.overridden}; {self.source} takes precedence"
 
     @property
     def living(self) -> tuple[Row, ...]:
@@ -159,14 +159,14 @@ class JobSwitches:
             problem = f"no {text} file is known for job {switch.job_id}"
             if switch.owner not in ("", self.store.user):
                 problem = (
-                    f"{switch.job_id} has no {text} in its comment, nor in anything that "
+                    f"no {text} found in the comment of {switch.job_id} or in files that "
                     f"{switch.owner} shares"
                 )
             return replace(switch, problem=problem)
         path = absolute_path(named.path, row["work_dir"])
         problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(path)):
-            problem = f"{path!r} ({named.source}) cannot be its {text}: {wrong}"
+            problem = f"{path!r} ({named.source}) cannot be the {text}: {wrong}"
         return replace(switch, path="" if problem else path, source=named.source, problem=problem)
 
     def _find_launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
@@ -214,8 +214,8 @@ class JobSwitches:
         try:
             paths = self.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
         except StateUnusable as error:
-            return f"could not forget it: {error.message}"
-        return f"forgotten: {', '.join(paths)}" if paths else "nothing was remembered"
+            return f"could not forget the path: {error.message}"
+        return f"forgotten: {', '.join(paths)}" if paths else "no saved path"
 
     # -- state
 

@@ -52,7 +52,7 @@ from hpcdash.services.switches.switches import (
 # Pause between two checks of a dropped file, which do not wait for polls: those give way to a
 # person's requests.
 CHECK_SECONDS = 10.0
-_GONE_ALREADY = "nothing was done: no running or pending job is known to use it any more"
+_GONE_ALREADY = "nothing was done: no known running or pending job uses it any more"
 
 
 class SwitchRefused(HpcdashError):
@@ -359,8 +359,8 @@ class SwitchTracker:
             step = ""
             if self.snapshot.is_dropped:
                 step = (
-                    f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} "
-                    "--clear"
+                    f"The switch stays set until cleared: hpcdash {switch.kind}-switch "
+                    f"{switch.job_id} --clear"
                 )
             elif self.snapshot.problem:
                 step = "If the job creates this folder, wait for it; --path names another file."
@@ -426,7 +426,7 @@ class SwitchTracker:
             if self._log is not None and self._log.now is not None:
                 memory.mark(switch.kind, switch.path, self._log.now)
         except StateUnusable as error:
-            problems.append(f"cannot follow its log:  {error.message}")
+            problems.append(f"cannot follow the log:  {error.message}")
         return problems
 
     async def carry_out(self, plan: Plan) -> bool:
@@ -454,7 +454,7 @@ class SwitchTracker:
         is_dropped = is_drop and outcome.done
         await self.refresh(dropped_seconds_ago=monotonic() - started_at if is_dropped else None)
         if outcome.done is None:
-            messages.append(f"unknown whether it worked: {outcome.text}")
+            messages.append(f"outcome unknown: {outcome.text}")
         elif not outcome.done:
             messages.append(f"not done: {outcome.text}")
         elif "; " in outcome.text:

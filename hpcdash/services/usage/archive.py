@@ -175,8 +175,9 @@ class FetchedRuns(Struct, frozen=True):
             unit = DAY if self._forgotten_seconds >= 10 * DAY else HOUR
         forgotten = format_span(-(-self._forgotten_seconds // unit) * unit)
         return (
-            f"The cluster keeps ended jobs for {format_span(self.taken_at - self.retained_since)}: "
-            f"{forgotten} of the span before that are missing"
+            "The cluster keeps ended jobs for "
+            f"{format_span(self.taken_at - self.retained_since)}: {forgotten} of the time range "
+            "before that are missing"
         )
 
 

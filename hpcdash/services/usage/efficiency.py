@@ -482,7 +482,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
         share = f"{100 * use:.0f}%" if use >= 0.01 or not use else "< 1%"
         text = f"GPUs {share} busy in {counted(count, 'run')}"
         if use < _LITTLE_GPU:
-            messages.append(f"{text}: does the program find them?")
+            messages.append(f"{text}: does the program detect them?")
         else:
             messages.append(f"{text}: request fewer, or feed them faster")
     count, requested, peak = _largest_pair(columns, completed, "memory_bytes", "memory_peak_bytes")

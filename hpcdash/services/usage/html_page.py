@@ -84,9 +84,9 @@ def report_page(
         parts = ["<div class=card>Nothing ran in this interval.</div>"]
     notes = [f"{note.rstrip('.')}." for note in report.notes]
     notes.append(
-        "Hours are those allocated within the interval; runs that started before or ended after it "
-        "count in part. CPU time excludes suspended time. Failed: failed, timed out, out of memory "
-        "or the node failed."
+        "Hours are those allocated within the interval; runs that started before or ended after "
+        "it count in part. CPU time excludes suspended time. Failed: failed, timed out, out of "
+        "memory or node failure."
     )
     if written_at is not None:
         local = written_at.astimezone(report.zone)

@@ -73,7 +73,7 @@ async def fetch_limits(
         try:
             mine = (await store.fetch(Kind.MINE)).table
         except HpcdashError as error:
-            on_problem(f"could not count what your jobs use: {error.message}")
+            on_problem(f"could not determine your jobs' usage: {error.message}")
     return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
 
 

@@ -147,7 +147,9 @@ class LiveUse:
             status = getattr(stream, "status", None)
             stderr = getattr(stream, "stderr", b"")
         if step.skipped:
-            self.problem = f"not asked: {visible(compress(step.skipped))} (too many nodes for ssh)"
+            self.problem = (
+                f"not queried: {visible(compress(step.skipped))} (too many nodes for ssh)"
+            )
         if is_first and not self.problem:
             raise step.failure(CommandResult(step.command, status or 0, b"", stderr or b"", 0.0))
 
@@ -193,7 +195,7 @@ def _memory_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
                 f"memory is near the limit on {visible(node)}: {format_memory(used)} of "
                 f"{format_memory(limit)}"
             )
-            found.append(f"{text}; beyond it the job is killed")
+            found.append(f"{text}; above the limit, the job is killed")
     return found
 
 
@@ -319,5 +321,5 @@ async def fetch_once(live: LiveUse, nodes: int) -> list[NodeUse]:
             if len(seen) >= nodes and min(seen.values()) >= 2:
                 break
     if not live.nodes:
-        raise UsageError(live.problem or "no node of the job answered")
+        raise UsageError(live.problem or "no node of the job responded")
     return live.latest()

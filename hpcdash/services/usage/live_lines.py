@@ -102,7 +102,7 @@ def _percent_of(use: NodeUse, gpu: GpuSample) -> float | None:
 
 def _cores(use: NodeUse) -> str:
     if use.cores is None:
-        return "…" if use.sample.processes else "no process of the job"
+        return "…" if use.sample.processes else "no processes of the job"
     return (
         f"{use.cores:.1f} of {use.sample.cpus} cores"
         if use.sample.cpus

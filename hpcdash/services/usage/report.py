@@ -640,8 +640,7 @@ def runs_and_notes(
         notes.append(forgotten)
     if fetched.unasked_seconds:
         notes.append(
-            f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be "
-            "fetched"
+            f"{format_span(fetched.unasked_seconds)} of the time range are missing: fetching failed"
         )
     return pa.concat_tables(parts).unify_dictionaries(), notes
 
@@ -659,7 +658,7 @@ def _whose(fetched: FetchedRuns, *, everyone: bool, user: str) -> str:
     if fetched.hides_others:
         return OTHERS_HIDDEN if whose <= {user} else f"Jobs of {users}. {OTHERS_HIDDEN}"
     if fetched.hides_others is False:
-        return f"Jobs of {users}: the cluster hides none from you"
+        return f"Jobs of {users}: no jobs are hidden from you"
     if whose == {user}:
-        return "The cluster showed only your own jobs: those of other users may be private"
-    return f"Jobs of {users}: all that the cluster shows you"
+        return "The cluster showed only your own jobs: other users' jobs may be private"
+    return f"Jobs of {users}: only jobs that the cluster shows you"

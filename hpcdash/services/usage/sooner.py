@@ -21,7 +21,7 @@ _MIN_SECONDS = 10 * MINUTE
 
 
 class StartOption(Struct, frozen=True):
-    """Estimated start of a job with a change ('as it is' without one), and the command for it."""
+    "Estimated start of a job with a change ('unchanged' without one), and the command for it."
 
     change: str
     command: str
@@ -69,11 +69,11 @@ class EarlierStart(Struct, frozen=True):
         if (earlier := self.earlier_seconds) is None:
             return ""
         if earlier < MINUTE:
-            return f"with {change} it would not start earlier now: {after} {origin}"
+            return f"with {change}, the job would not start earlier now: {after} {origin}"
         before = self.as_it_was.format_when(now_epoch)
         return (
-            f"with {change} it would start about {format_span(earlier)} earlier: {after}, not "
-            f"{before} {origin}"
+            f"with {change}, the job would start about {format_span(earlier)} earlier: {after}, "
+            f"not {before} {origin}"
         )
 
 
@@ -86,7 +86,7 @@ async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOpt
     job = await _fetch_job(store, job_id)
     if job.row["state"] not in WAITING:
         raise UsageError(
-            f"job {job.row['id']} is not pending: it is {job.row['state']}",
+            f"job {job.row['id']} is not pending: {job.row['state']}",
             "Specify a pending job.",
         )
     return [await _query(store, job, *change) for change in _changes(job.row)]
@@ -95,7 +95,7 @@ async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOpt
 async def fetch_earlier_start(
     store: ClusterStore, job_id: str, *, memory_bytes: int | None, limit_seconds: int | None
 ) -> EarlierStart:
-    """Estimate the start of a finished job as it was, and with this memory (of the whole job) and
+    """Estimate the start of a finished job unchanged, and with this memory (of the whole job) and
     time limit, with one command each.
 
     Raises UsageError if the scheduler offers no estimates, and the errors of reading its script.
@@ -109,7 +109,7 @@ async def fetch_earlier_start(
     if limit_seconds is not None:
         parts.append(f"a limit of {format_clock(limit_seconds)}")
     limits = NewLimits(time_seconds=limit_seconds, memory_bytes=node_bytes)
-    as_it_was = await _query(store, job, "as it was", AS_IT_WAS, None)
+    as_it_was = await _query(store, job, "unchanged", AS_IT_WAS, None)
     return EarlierStart(as_it_was, await _query(store, job, " and ".join(parts), limits, None))
 
 
@@ -148,7 +148,7 @@ async def _query(
 
 
 def _changes(row: Mapping[str, Any]) -> Iterator[tuple[str, NewLimits, int | None]]:
-    yield "as it is", AS_IT_WAS, None
+    yield "unchanged", AS_IT_WAS, None
     limit = row["limit_seconds"]
     nodes = row["nodes"]
     for part in (2, 4):

@@ -186,7 +186,7 @@ async def _fetch_rows(
                 # A job's folder may be gone, and no launch be made yet.
                 continue
             is_silent = lies_in(query.path, facts.silent)
-            problem = "it does not respond" if is_silent else "no such folder, or no permission"
+            problem = "does not respond" if is_silent else "no such folder, or no permission"
             rows.append({"path": query.path, "problem": problem})
             continue
         # Folders of jobs are mostly on one file system.

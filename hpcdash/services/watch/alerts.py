@@ -226,7 +226,7 @@ class Alerts(Struct, frozen=True):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _unreadable(str(error)) from None
         if stored.schema != STATE_SCHEMA:
-            raise _unreadable(f"it has schema {stored.schema}, not {STATE_SCHEMA}")
+            raise _unreadable(f"has schema {stored.schema}, not {STATE_SCHEMA}")
         return cls(
             {state.finding.key: state for state in stored.states},
             stored.snoozed,
@@ -245,7 +245,7 @@ class _StoredAlerts(Struct, frozen=True):
 
 def _unreadable(why: str) -> HpcdashError:
     return HpcdashError(
-        f"the saved alert state cannot be read: {why}", "Remove it; alerts will be sent again."
+        f"cannot read the saved alert state: {why}", "Remove it; alerts will be sent again."
     )
 
 
@@ -317,7 +317,7 @@ _JOB_TITLES = {
     "ends-late": "Time limit too short",
     "allocation-ends": "Allocation ends soon",
     "no-turn": "Waiting too long for the pool",
-    "interrupted-unsaved": "Interrupted before it saved",
+    "interrupted-unsaved": "Interrupted before saving",
     "slow-save": "Too slow to save",
 }
 _TITLES = {

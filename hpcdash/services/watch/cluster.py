@@ -131,7 +131,7 @@ class Watching(Watched):
                 continue
             except HpcdashError as error:
                 self._problems.append(
-                    f"could not find out where job {job_id} writes: {error.message}"
+                    f"could not determine the output path of job {job_id}: {error.message}"
                 )
                 continue
             paths = [path for path in (files.stdout, files.stderr) if path is not None]
@@ -140,7 +140,7 @@ class Watching(Watched):
             if files.host:
                 state.hosts[job_id] = files.host
             if not paths:
-                state.unseen[job_id] = files.note or "the scheduler does not report where it writes"
+                state.unseen[job_id] = files.note or "the scheduler does not report the output path"
 
     async def _query_grace(self, jobs: WatchedJobs) -> None:
         """Learn what becomes of jobs that save when others need their place."""
@@ -264,7 +264,7 @@ class Watching(Watched):
         if waiting:
             self._problems.append(
                 f"the logs of {counted(waiting, 'more job')} were not checked: a round checks at "
-                f"most {MAX_FILES} logs, and the next one continues"
+                f"most {MAX_FILES} logs; the next round continues"
             )
         return tuple(sorted(requested))
 
@@ -280,7 +280,7 @@ class Watching(Watched):
         if waiting > 0:
             self._problems.append(
                 f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} "
-                f"not read: a round reads at most {MAX_TAILS}, and the next one continues"
+                f"not read: a round reads at most {MAX_TAILS}; the next round continues"
             )
         return {path: self.state.tails.get(path, LogTail()) for path in turn[:MAX_TAILS]}
 
@@ -309,7 +309,7 @@ class Watching(Watched):
             node = ThroughNode(self.store.transport, host)
             facts = query.parse(await node.run(query.argv, limit_seconds=query.limit_seconds))
         except HpcdashError as error:
-            why = f"its log stays on {host} until it ends, and {visible(error.message)}"
+            why = f"the log stays on {host} until the job ends, and {visible(error.message)}"
             state.unseen.update(dict.fromkeys(host_ids, why))
             return Facts()
         self._problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
@@ -323,7 +323,7 @@ class Watching(Watched):
                 del state.hosts[job_id]
                 state.log_files.pop(job_id, None)
                 state.unseen[job_id] = (
-                    f"its log is missing on {host}, where it should stay until it ends"
+                    f"the log is missing on {host}, where it should stay until the job ends"
                 )
         facts.silent.clear()
         return facts
@@ -391,7 +391,7 @@ class Watching(Watched):
 
 def _format_silent(place: str) -> str:
     return (
-        f"{visible(place)} did not respond in time: is its file system mounted? Nothing in it "
+        f"{visible(place)} did not respond in time: is its file system mounted? Nothing there "
         "was checked"
     )
 

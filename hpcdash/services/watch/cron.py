@@ -96,7 +96,7 @@ async def install(
     folders = (job.scripts_folder, job.output_folder)
     make_folders = refuse_replaceable() + shell_text("services/watch/make_folders.sh")
     argv = ("sh", "-c", make_folders, "sh", *folders)
-    await _act(store, argv, f"{' and '.join(folders)} could not be created")
+    await _act(store, argv, f"could not create {' and '.join(folders)}")
     await write_script(store, job.script_path, script)
     messages = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
     if stand is not None and stand.rows:

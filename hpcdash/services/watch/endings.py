@@ -39,7 +39,7 @@ def find_ending(watched: Watched, finding: Finding) -> str | None:
             return f"{shown(finding.subject)}: enough free {what} again"
         case nodes.SPARES:
             subjects = map(nodes.spares_subject, settings.nodes)
-            return "there are enough spare nodes again" if finding.subject in subjects else None
+            return "enough spare nodes again" if finding.subject in subjects else None
         case nodes.DRAINED:
             return _node_ending(watched, finding.subject)
         case nodes.FAILS_ON_NODE:
@@ -108,7 +108,7 @@ def _task_ending(watched: Watched, finding: Finding) -> str | None:
         return None
     if finding.rule != pools.NO_TURN:
         return f"{who} saved when it was interrupted"
-    return f"{who}: {'its owner paused it' if task.state == 'paused' else 'it had its turn'}"
+    return f"{who}: {'suspended by the owner' if task.state == 'paused' else 'got its turn'}"
 
 
 def _running_ending(watched: Watched, jobs: WatchedJobs, subject: str) -> str | None:
@@ -186,7 +186,7 @@ def _job_ending(watched: Watched, jobs: WatchedJobs, finding: Finding) -> str | 
         return f"{who}: {text}"
     if is_grace or row["state"] in ACTIVE:
         return None
-    return f"{who} is no longer running: it is {state_word(str(row['state']))}"
+    return f"{who} is no longer running: {state_word(str(row['state']))}"
 
 
 def _resolved_text(watched: Watched, jobs: WatchedJobs, finding: Finding, row: Row) -> str | None:
@@ -198,22 +198,22 @@ def _resolved_text(watched: Watched, jobs: WatchedJobs, finding: Finding, row: R
     match finding.rule:
         case job_rules.ALLOCATION_ENDS:
             is_selected = True
-            text = "its time limit is later now"
+            text = "the time limit was extended"
         case job_rules.HANGING:
             is_selected = subject in jobs.growing
-            text = "its log can be read again" if finding.aspect else "its log is growing again"
+            text = "the log can be read again" if finding.aspect else "the log is growing again"
         case saves.ENDS_UNSAVED:
             is_selected = saving is not None
-            text = "it will save before it ends"
+            text = "the job will save before it ends"
         case saves.NO_SAVE:
             is_selected = saving is not None and bool(watched.save_place(*saving))
-            text = "it saved again, or its next save is not overdue"
+            text = "the job saved again, or the next save is not overdue"
         case saves.SHORT_GRACE:
             is_selected = saving is not None
             text = "there is enough time to save before preemption"
         case losses.LATE:
             is_selected = losses.LIMIT in kinds
-            text = "it will finish in time, or enough successors are queued"
+            text = "the job will finish in time, or enough successors are queued"
         case _:
             kind, _, metric = finding.aspect.partition(" ")
             if kind in _LOSS_ENDINGS:
@@ -221,5 +221,5 @@ def _resolved_text(watched: Watched, jobs: WatchedJobs, finding: Finding, row: R
                 text = f"{shown(metric)} {_LOSS_ENDINGS[kind]}"
             else:
                 is_selected = training is not None
-                text = "its log can be read again"
+                text = "the log can be read again"
     return text if is_selected else None

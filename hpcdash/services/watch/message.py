@@ -47,10 +47,10 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
     for event, line in zip(events[:MAX_IN_TEXT], lines, strict=False):
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
-            was = f"It was: {visible(event.finding.text)}. " if event.ending else ""
+            was = f"Previously: {visible(event.finding.text)}. " if event.ending else ""
             step = f"{was}Duration: {format_span(event.happened_at - event.since)}."
         elif event.kind is AlertKind.UNWATCHED:
-            step = f"It is no longer checked. Since {format_utc(event.since)}."
+            step = f"No longer checked. Since {format_utc(event.since)}."
         elif event.kind is not AlertKind.RAISED:
             step = f"Since {format_utc(event.since)}. {step}".rstrip()
         paragraphs.append(f"{line}\n  {step}" if step else line)

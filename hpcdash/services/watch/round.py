@@ -182,7 +182,7 @@ def _update_owed(
         if owed.is_known:
             return _new_notification(owed.channel, event, is_for_all=owed.is_for_all)
         is_over = event.kind is AlertKind.RECOVERED
-        plan.lost.append((owed, "it is resolved" if is_over else "it is no longer watched"))
+        plan.lost.append((owed, "resolved" if is_over else "no longer watched"))
         return None
     if event is not None:
         kind = event.kind
@@ -195,7 +195,7 @@ def _update_owed(
     is_lasting = not owed.kind.is_end and not owed.finding.is_moment
     if is_lasting and state is None:
         if not owed.is_known:
-            plan.lost.append((owed, "it is resolved"))
+            plan.lost.append((owed, "resolved"))
         return None
     is_late = plan.now - owed.owed_at > LONGEST_OWED_SECONDS
     if is_late and not (is_lasting and is_here):

@@ -156,7 +156,7 @@ def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str
         key = f"{key}_file"
         text = _read_secret(Path(secret.file).expanduser(), file, key, warnings)
         problem = f"{secret.file} is empty"
-        step = "Put the secret in it."
+        step = "Put the secret in this file."
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         raise ConfigError(problem, step, file=file, key=key)

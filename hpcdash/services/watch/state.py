@@ -268,7 +268,7 @@ class WatchFiles:
                 return WatchState(), ""
             state = msgspec.json.decode(stored, type=WatchState)
             if state.schema != SCHEMA:
-                raise HpcdashError(f"it has schema {state.schema}, not {SCHEMA}")
+                raise HpcdashError(f"has schema {state.schema}, not {SCHEMA}")
             state.read_alerts()
         except StateUnusable as error:
             return WatchState(), f"{error.message}: alerts will be sent again"

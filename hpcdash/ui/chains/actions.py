@@ -105,13 +105,12 @@ class ChainActions:
         title = f"append {what} of {appendix.name} after {end.job_id}?"
         if wish.count > 1:
             aside = (
-                f"{wish.count} jobs: the first after {end.job_id}, each of the others after the "
-                "previous "
-                "one, however it ends"
+                f"{wish.count} jobs: the first after {end.job_id}, then each after the previous "
+                "one (any exit status)"
             )
         else:
-            job = f"an array of {wish.array}" if wish.array else "one job"
-            aside = f"{job}, after {end.job_id} however it ends"
+            job = f"an array ({wish.array})" if wish.array else "one job"
+            aside = f"{job}, after {end.job_id} ends (any exit status)"
         question = Question(first.plan, (aside, *first.notes), title=title)
         if not await self.runner.is_confirmed(question):
             return
@@ -162,7 +161,7 @@ class ChainActions:
         try:
             content = file.read_bytes()
         except OSError:
-            text = f"the edited file cannot be read: {file}"
+            text = f"cannot read the edited file: {file}"
         else:
             if content == before.content:
                 text = f"{before.path} is unchanged"

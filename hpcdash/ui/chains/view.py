@@ -236,7 +236,7 @@ class ChainView(ReadTableView):
                 ends = cells.short_deadline(end, self.now(), self.session.zone)
                 is_held = any(row["state"] == "held" for row in chain.living)
                 release = " and is released now" if is_held else ""
-                text = f"if each job runs to its time limit{release}: ends {ends}"
+                text = f"ends {ends} if each job runs to its time limit{release}"
             lines.insert(0, text)
             if hold := chains.format_hold(chain.rows, self.now()):
                 lines.append(hold)
@@ -264,7 +264,7 @@ class ChainView(ReadTableView):
     def hint(self) -> str:
         bar = self.screen.query_one(CommandBar) if self.is_live else None
         if bar is not None and bar.is_open and bar.mode == APPEND:
-            return "number of jobs, or tasks as 1-10%1; then a script (default: the same)"
+            return "number of jobs, or array tasks (1-10%1), then a script (default: the same)"
         return super().hint()
 
     def take_focus(self) -> None:

@@ -73,8 +73,10 @@ class ClusterActions:
             try:
                 await asyncio.to_thread(records.submitted, check)
             except HpcdashError as error:
-                messages.append(f"its results are only in its log: {error.message}")
-            messages.append(f"job {job_id} checks {compress(job.nodes)}; results will appear here")
+                messages.append(f"the results are only in the job's log: {error.message}")
+            messages.append(
+                f"job {job_id} is checking {compress(job.nodes)}; results will appear here"
+            )
         self.screen.notice("\n".join(filter(None, messages)))
 
     async def _selections(self, view: TableView, session: ClusterSession) -> list[Selection]:
@@ -107,9 +109,9 @@ class ClusterActions:
             listed = list(left_out[:_MAX_LEFT_OUT])
             if more := len(left_out) - len(listed):
                 listed.append(f"and {more} more")
-            notes.append(f"left out: {'; '.join(listed)}")
+            notes.append(f"skipped: {'; '.join(listed)}")
         notes += dict.fromkeys(note for job in jobs for note in job.plan.notes)
-        label = "Script" if len(jobs) == 1 else f"Script of the first of {job_count}"
+        label = "Script" if len(jobs) == 1 else f"Script (first of {job_count})"
         return await self.runner.is_confirmed(
             Question(
                 plan,

@@ -183,7 +183,7 @@ class ClustersView(TableView):
         if health.connected_at is not None:
             seconds = max(0.0, session.store.clock.now() - health.connected_at)
             parts.append(f"connected for {format_age(seconds)}")
-        parts += [health.detail, session.origin, "enter switches to it"]
+        parts += [health.detail, session.origin, "enter switches to this cluster"]
         return "  ·  ".join(filter(None, parts))
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:

@@ -162,7 +162,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
     ]
 
     def __init__(self, hosts: Mapping[str, str], why: Sequence[str], typed: str = "") -> None:
-        super().__init__("Where are your jobs?")
+        super().__init__("Where do your jobs run?")
         self._hosts = hosts
         self._why = [visible(line) for line in why]
         self._typed = "" if typed in hosts else typed

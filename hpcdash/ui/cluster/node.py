@@ -123,7 +123,7 @@ class NodeView(JobsView):
         shown = on_node(table, self.node_name).num_rows
         parts = []
         if is_vnode and shown:
-            parts.append(f"jobs of all of {host}: the scheduler does not report its parts")
+            parts.append(f"all jobs on {host}: the scheduler does not report them per part")
         if is_vnode or shown < count:
             is_unplaced = pc.and_(pc.is_valid(table["array_id"]), pc.is_null(table["node_list"]))
             if active_jobs(table.filter(is_unplaced)).num_rows:
@@ -136,7 +136,7 @@ class NodeView(JobsView):
         return f"node {self.node_name}"
 
     def placeholder(self) -> str:
-        return "No jobs run on this node. q goes back"
+        return "No running jobs on this node. q goes back"
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("node", self.node_name)

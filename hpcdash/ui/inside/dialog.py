@@ -137,7 +137,7 @@ class EndLeftoversDialog(Dialog[bool]):
         with VerticalScroll(classes="scrolls", can_focus=False):
             for one in self._found:
                 pid = one.process.partition("/")[0]
-                text = visible(f"{one.node} {pid}, of job {one.job}: {one.command}")
+                text = visible(f"{one.node} {pid}, job {one.job}: {one.command}")
                 yield PlainStatic(Text(text, no_wrap=True, overflow="ellipsis"))
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")

@@ -120,7 +120,7 @@ class InsideView(View):
     def do_copy(self) -> None:
         text = "".join(f"{line.text}\n" for line in self.page.lines)
         if len(text.encode()) > _MAX_COPIED_BYTES:
-            self.notify("the output is too large for a terminal's clipboard", severity="warning")
+            self.notify("the output is too large for the terminal's clipboard", severity="warning")
             return
         self.app.copy_to_clipboard(text)
         self.notify(f"copied the output: {counted(len(self.page.lines), 'line')}", timeout=2)

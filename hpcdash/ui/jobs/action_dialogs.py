@@ -31,7 +31,7 @@ from hpcdash.ui.widgets.lines import PlainStatic, TextInput
 _HINTS = {
     "time": "2h, 1-12:00:00",
     "memory": "per node: 16G",
-    "nice": "a higher value waits longer",
+    "nice": "a higher value lowers priority",
     "throttle": "maximum number of tasks at a time",
 }
 _IDS_CELLS = 130

@@ -38,7 +38,7 @@ _QUIET_SECONDS = 0.4
 # A scheduler carries out an accepted request a moment later.
 _LAG_SECONDS = 3.0
 _FORCED_NOTE = (
-    "Forcing removes it from the queue at once; processes still on its node keep running."
+    "Forcing removes the job from the queue at once; processes left on the node keep running."
 )
 
 

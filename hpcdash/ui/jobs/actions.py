@@ -142,7 +142,7 @@ class JobActions:
             if isinstance(choice, str):
                 self.screen.notify(choice, severity="warning")
                 return
-            self.screen.notify("reading its script and options …", timeout=2)
+            self.screen.notify("reading the script and options …", timeout=2)
             limits = await self._prompt_limits(choice, view, session)
             if limits is None:
                 return
@@ -490,9 +490,9 @@ class JobActions:
         if running and pending_only:
             fixed = " and ".join(", ".join(pending_only).rsplit(", ", 1)).replace("qos", "QoS")
             if running < count_jobs(rows):
-                subject = f"{running} of them {'is' if running == 1 else 'are'} running"
+                subject = f"{running} of the jobs {'is' if running == 1 else 'are'} running"
             else:
-                subject = "it is running" if running == 1 else "they are running"
+                subject = "the job is running" if running == 1 else "the jobs are running"
             notes = [f"{subject}: {fixed} can be changed only for pending jobs"]
         # Each of several jobs keeps its own value unless a new one is typed.
         present = rows if len(choice.job_ids) == 1 else ()
@@ -693,5 +693,5 @@ def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:
     living = count_jobs(row for row in rows if row["state"] not in ENDED)
     if not living:
         return ()
-    subject = "it has" if count_jobs(rows) == 1 else f"{living} of them have"
+    subject = "the job has" if count_jobs(rows) == 1 else f"{living} jobs have"
     return (f"{subject} not finished: both copies would run",)

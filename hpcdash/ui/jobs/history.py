@@ -71,14 +71,14 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
     """Dialog for a time: since and until."""
 
     def __init__(self, check: Callable[[str, str], Span], since: str, until: str) -> None:
-        super().__init__("Jobs of a time span")
+        super().__init__("Jobs in a time range")
         self._check = check
         self._typed = (since, until)
 
     def compose_body(self) -> ComposeResult:
         yield PlainStatic("since: 90d, 12h, yesterday, 2026-01-01", classes="label")
         yield TextInput(self._typed[0], id="since", compact=True)
-        yield PlainStatic("until: the same, or empty for now", classes="label")
+        yield PlainStatic("until: same format, or empty for now", classes="label")
         yield TextInput(self._typed[1], id="until", compact=True)
         yield PlainStatic(classes="warned", id="problem")
 

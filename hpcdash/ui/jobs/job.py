@@ -190,7 +190,7 @@ class JobView(View):
         self.call_after_refresh(self._page.scroll_to, y=line, animate=False)
 
     def do_sooner(self) -> None:
-        self.notify("estimating its start …", timeout=3)
+        self.notify("estimating the start …", timeout=3)
         start_worker(self, self._show_sooner, group="sooner", exclusive=True)
 
     async def _show_sooner(self) -> None:

@@ -108,7 +108,7 @@ class JournalView(TableView):
         return {"outcome": outcome_cell}
 
     def placeholder(self) -> str:
-        return "No actions yet. What you submit, hold or cancel is listed here; q goes back"
+        return "No actions yet. Submissions and changes to jobs are listed here; q goes back"
 
     def _format_waiting(self) -> str:
         return "No data yet. ! error · ctrl+r retry" if self._error is not None else "reading …"

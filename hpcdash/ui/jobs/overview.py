@@ -586,15 +586,15 @@ class JobOverview(Vertical):
             return Content()
         if tail is None:
             if row["id"] not in self._queried:
-                text = "Reading its log …" if self._is_seen else ""
+                text = "Reading the log …" if self._is_seen else ""
             elif self._tails.is_discarded(str(row["id"])):
-                text = "Its output goes to /dev/null"
+                text = "Output goes to /dev/null"
             else:
-                text = "Its log could not be read"
+                text = "Could not read the log"
             return Content.styled(text, "$text-muted")
         lines = [line for line in tail.lines if line.strip()]
         if not lines:
-            return Content.styled("Its log is empty", "$text-muted")
+            return Content.styled("The log is empty", "$text-muted")
         return Content("\n").join(Content(clip(line, max(20, width - 2))) for line in lines)
 
     def _show(self, title: str, facts: Content, log: Content) -> None:

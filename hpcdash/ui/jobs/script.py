@@ -135,7 +135,7 @@ class ScriptView(View):
         bar.prompt(
             "diff",
             self._earlier_job() or "",
-            sign="differs from job: ",
+            sign="compare with job: ",
             take=self._take_other,
             proposed=True,
         )
@@ -274,7 +274,7 @@ class ScriptView(View):
             text = "".join(f"{line.text}\n" for line in self.page.lines)
         size = len(text.encode())
         if size > _MAX_COPIED_BYTES:
-            text = f"{message} is too large for a terminal's clipboard; E opens it"
+            text = f"{message} is too large for the terminal's clipboard; E opens it"
             self.notify(text, severity="warning")
             return
         self.app.copy_to_clipboard(text)
@@ -300,7 +300,7 @@ class ScriptView(View):
                     timeout=8,
                 )
         except OSError as error:
-            self.notify(f"no copy could be made: {error.strerror}", severity="warning")
+            self.notify(f"could not make a copy: {error.strerror}", severity="warning")
         finally:
             file.unlink(missing_ok=True)
 
@@ -319,8 +319,8 @@ class ScriptView(View):
             parts.append(f"{self._searched}: {page.current + 1} of {len(page.matches)}")
         if self.other_id is not None:
             counts = Counter[str](line.kind for line in page.lines)
-            removed = f"- {counts['removed']} of job {self.other_id}"
-            parts.append(f"{removed}   + {counts['added']} of job {self.job_id}")
+            removed = f"- {counts['removed']} in job {self.other_id}"
+            parts.append(f"{removed}   + {counts['added']} in job {self.job_id}")
             parts.append("esc shows the script again")
         else:
             parts.append(self.script.source)

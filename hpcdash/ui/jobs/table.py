@@ -201,7 +201,9 @@ class JobsView(TableView):
 
     def on_mount(self) -> None:
         if self._has_stored_filter:
-            text = f"Filter of the last session: {visible(self.filter_text)}. esc clears the filter"
+            text = (
+                f"Filter from the last session: {visible(self.filter_text)}. esc clears the filter"
+            )
             cast("DashboardScreen", self.screen).notice(text)
 
     @cached_property

@@ -152,6 +152,6 @@ def busy_nodes(jobs: pa.Table) -> list[Span]:
             count[name] = count.get(name, 0) + 1
     ordered = sorted(latest, key=lambda name: (latest[name], name))
     return [
-        Span(name, counted(count[name], "job"), None, latest[name], "free, at the latest")
+        Span(name, counted(count[name], "job"), None, latest[name], "free at the latest")
         for name in ordered
     ]

@@ -78,7 +78,7 @@ def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
     if value:
         return visible(value)
     if value == "":
-        return "its log is empty", cells.MUTED
+        return "log is empty", cells.MUTED
     return visible(row["_problem"] or ""), cells.MUTED
 
 
@@ -164,9 +164,9 @@ class TriageView(ReadTableView):
         if group.line_problem:
             return group.line_problem
         if self.reader.is_reading_logs:
-            return "reading its log …"
+            return "reading log …"
         began = any(member.nodes for member in group.members)
-        return "its log was not read" if began else "it never started"
+        return "log not read" if began else "never started"
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"tasks": tasks_cell, "exit": exit_cell, "line": line_cell}
@@ -248,7 +248,7 @@ class TriageView(ReadTableView):
             if self.rows.marked:
                 tasks = f"the marked {tasks}"
             elif self._pointed_cause():
-                tasks = f"{tasks} of this cause"
+                tasks = f"{tasks} with this cause"
             else:
                 tasks = f"{tasks} that failed"
             parts.append(f"R resubmits {tasks}")

@@ -129,17 +129,17 @@ class LogPane(LogReading):
                 self.window.file, typed, self.window.stat.size, store.clock.now(), self.session.zone
             )
         except NoTimes:
-            return "its lines have no timestamps"
+            return "the log has no timestamps"
         except ValueError as error:
             return str(error)
         when = local_wall_time(found.seconds)
         if found.offset is None:
             self._go_end()
-            return f"no line is after {when}"
+            return f"no lines after {when}"
         await self._hold(found.offset)
         self.viewport.to_offset(found.offset, above=1)
         self.lines.pointed = found.offset
-        return f"from {when} on"
+        return f"from {when}"
 
     def count_lines(self) -> None:
         """Determine the line number of the first line on the screen."""

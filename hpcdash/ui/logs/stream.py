@@ -339,7 +339,7 @@ class LogReading(Vertical):
             self._found = await work(*arguments)
         except (UnreachableError, CommandTimedOut) as error:
             is_timeout = isinstance(error, CommandTimedOut)
-            self._found = "it took too long" if is_timeout else "the connection failed"
+            self._found = "timed out" if is_timeout else "connection failed"
             self._error(error)
         self._doing = ""
         self._moved()
@@ -513,10 +513,10 @@ def file_notes(
     notes = []
     if happened is not None:
         when = format_clock_time(happened.at, zone)
-        shown = "; showing what was read" if window.rows else ""
+        shown = "; showing the lines read so far" if window.rows else ""
         match happened.change:
             case FileChange.DELETED if window.file.host:
-                place = "it moves to its final path when the job ends"
+                place = "moved to the final path when the job ends"
                 return [f"left {window.file.host} at {when}: {place}{shown}"]
             case FileChange.DELETED:
                 return [f"was deleted at {when}{shown}; retrying"]
@@ -607,7 +607,7 @@ def place_parts(
     if placed and viewport.following:
         parts.append(("at the end" if has_ended else "following", ""))
     elif placed:
-        parts.append(("end: to the end" if has_ended else "paused (end follows)", "bold"))
+        parts.append(("end: jump to the end" if has_ended else "paused (end follows)", "bold"))
     if viewport.wrap:
         parts.append(("wrapped", ""))
     if viewport.left:

@@ -370,7 +370,7 @@ class LogView(View):
         if not logs or not self.display:
             return
         by_name = {log.name: log for log in logs}
-        choices = [Choice("", "the job's own", "stdout, stderr")]
+        choices = [Choice("", "the job's main log", "stdout, stderr")]
         choices += [Choice(log.name, log.title) for log in logs]
         present = self.other.name if self.other is not None else ""
 
@@ -389,7 +389,7 @@ class LogView(View):
             self.show_notice(format_error(error))
             return ()
         if not logs:
-            self.show_notice("no part of this job has a log of its own")
+            self.show_notice("this job has no separate logs")
         return logs
 
     def _go_other(self, log: OtherLog | None) -> None:
@@ -398,7 +398,7 @@ class LogView(View):
         self._start_fetch()
 
     async def _step_other(self, step: int) -> None:
-        """Show the log of the next or previous part; the job's own log precedes them."""
+        "Show the log of the next or previous part; the job's main log precedes them."
         logs = await self._fetch_others()
         if not logs:
             if Capability.WORKERS not in self.session.store.backend.capabilities:
@@ -408,24 +408,30 @@ class LogView(View):
         name = self.other.name if self.other is not None else ""
         at = names.index(name) + step if name in names else step
         if not 0 <= at < len(names):
-            self.show_notice("the last part of the job" if step > 0 else "the job's own log")
+            self.show_notice(
+                "this is the last part of the job" if step > 0 else "the job's main log"
+            )
             return
         self._go_other(logs[at - 1] if at else None)
 
     async def _go_run(self, step: int) -> None:
-        """Show the log of the next or previous run; the allocation's own log precedes them."""
+        "Show the log of the next or previous run; the allocation's main log precedes them."
         if self.place is None:
             return
         try:
             count = len(await self._fetch_runs(self.place))
         except UsageError:
-            self.show_notice("this job is neither an array task nor an allocation that takes runs")
+            self.show_notice("this job is not an array task or an allocation with runs")
             return
         except HpcdashError as error:
             self.show_notice(error.message)
             return
         if not 0 <= self.run + step <= count:
-            text = "the last run of the allocation" if step > 0 else "the allocation's own log"
+            text = (
+                "this is the last run of the allocation"
+                if step > 0
+                else "the allocation's main log"
+            )
             self.show_notice(text)
             return
         self.run += step
@@ -445,7 +451,11 @@ class LogView(View):
         order = sorted(tasks)
         at = order.index(row["_task"] or 0) + step
         if not 0 <= at < len(order):
-            text = "the last known task of the array" if step > 0 else "the first known task"
+            text = (
+                "this is the last known task of the array"
+                if step > 0
+                else "this is the first known task"
+            )
             self.show_notice(text)
             return
         self.job_id = tasks[order[at]]
@@ -628,7 +638,7 @@ class LogStreams(Horizontal):
         path = files.stdout if stream == "stdout" else files.stderr
         note = f"path: {files.note}" if files.note else ""
         if path is None:
-            note = f"the path of its {stream} is unknown"
+            note = f"the {stream} path is unknown"
             if files.note:
                 note = f"{note}: {files.note}"
         begin_at = self._begin_at.pop(stream, None)

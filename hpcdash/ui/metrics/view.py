@@ -60,12 +60,12 @@ _BROKEN = frozenset({"nan", "inf", "divergence"})
 _SAVES_BROKEN = "new checkpoints may be broken and replace good ones"
 # A view of this many lines has a blank one above its text.
 _ROOMY = 8
-_KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
+_KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reloads it, q goes back"
 _LOOKED_FOR = (
-    "Expected lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, "
-    "Hugging Face, Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON "
-    f"lines and CSV. To read another format, such as `{EXAMPLE_LINE}`, add this to config.toml:\n"
-    "\n" + textwrap.indent(EXAMPLE, "  ")
+    "Expected lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; lines of Megatron, "
+    "Hugging Face, Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, "
+    f"JSON lines and CSV. To read another format, such as `{EXAMPLE_LINE}`, add this to "
+    "config.toml:\n\n" + textwrap.indent(EXAMPLE, "  ")
 )
 
 
@@ -161,9 +161,9 @@ class ChartView(ChartFollowing, can_focus=True):
         state = str(watched.row["state"])
         if state in WAITING:
             reason = f": {visible(watched.row['reason'])}" if watched.row["reason"] else ""
-            where = f"\nits log will be at {visible(watched.paths[0])}" if watched.paths else ""
+            where = f"\nthe log will be at {visible(watched.paths[0])}" if watched.paths else ""
             return Text(
-                f"the job is {state_word(state)}{reason}; the chart appears with its first "
+                f"the job is {state_word(state)}{reason}; the chart appears with the first "
                 f"output{where}"
             )
         if watched.run.names:
@@ -361,7 +361,7 @@ class ChartView(ChartFollowing, can_focus=True):
         if self.state.cursor is not None:
             self._move_cursor(steps)
         elif self.state.span is None:
-            self.show_notice("everything is shown; + zooms in, c shows values")
+            self.show_notice("full range shown; + zooms in, c shows values")
         else:
             self._see(self.state.panned(steps * 0.25, self._whole()))
 
@@ -562,7 +562,7 @@ class ChartView(ChartFollowing, can_focus=True):
             *choices,
         ]
         if not choices:
-            self.show_notice("no other run in its array, with its name, or marked")
+            self.show_notice("no other runs (same array, same name, or marked)")
             return
         dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MAX_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)
@@ -607,7 +607,7 @@ class ChartView(ChartFollowing, can_focus=True):
                 reported = "too few points" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")
         self.app.push_screen(
-            TextDialog("Training status", text if text.plain else Text("nothing known yet"))
+            TextDialog("Training status", text if text.plain else Text("no data yet"))
         )
 
     def do_write_chart(self) -> None:
@@ -623,9 +623,9 @@ class ChartView(ChartFollowing, can_focus=True):
         try:
             files = await asyncio.to_thread(write_chart, Path.cwd(), stem, request, title)
         except OSError as error:
-            self.notify(f"not written: {error.strerror}: {error.filename}", severity="error")
+            self.notify(f"not saved: {error.strerror}: {error.filename}", severity="error")
             return
-        self.notify(f"written: {files[0]} and {files[1].name}", timeout=4)
+        self.notify(f"saved: {files[0]} and {files[1].name}", timeout=4)
 
 
 def _is_broken(mark: Mark) -> bool:

@@ -33,7 +33,7 @@ from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.lines import PlainStatic
 
 _NO_POOLS = "No shared pool. [share.NAME] in the configuration defines one: hpcdash config example"
-_NO_TASKS = "No tasks. n submits a request with a priority under share"
+_NO_TASKS = "No tasks. n submits a request; set its priority under share"
 # Job states whose signs and colours a task's state has.
 _JOB_STATES = {
     "waiting": JobState.PENDING,
@@ -273,7 +273,7 @@ class ShareView(ReadTableView):
         """Yield a line with the user's own quotas, then lines of others, as many as fit."""
         levels = text.quota_levels(pool)
         if not levels:
-            yield Content.styled("no quota: this pool does not run tasks", "$text-warning")
+            yield Content.styled("no quotas: this pool runs no tasks", "$text-warning")
             return
         max_users = 1
         if self._is_framed:
@@ -345,7 +345,7 @@ class ShareView(ReadTableView):
         parts = [visible(task.why)]
         if started := [run for run in task.runs if run.started_at is not None]:
             last = started[-1]
-            parts.append(f"run {last.run} began {self._format_time(last.started_at)}")
+            parts.append(f"run {last.run} started {self._format_time(last.started_at)}")
         if task.suspended:
             times = f"{task.suspended} times" if task.suspended > 1 else "once"
             parts.append(f"suspended {times}")

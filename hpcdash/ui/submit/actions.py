@@ -135,7 +135,7 @@ class SubmitActions:
             asides.insert(
                 0,
                 f"a chain of {counted(preview.links, 'job')}: each starts after the previous one "
-                "ends, however it ends",
+                "ends (any exit status)",
             )
         [name] = first.plan.request.job_ids
         title = view.unsettled.question(draft, name)
@@ -211,7 +211,7 @@ class SubmitActions:
         is_unchanged = view.draft() == draft
         parts = [f"job {job_id} submitted" if job_id else "submitted"]
         if planned.folder:
-            parts.append(f"its logs will be in {planned.folder}")
+            parts.append(f"logs will be in {planned.folder}")
         if message:
             parts.append(message)
         if is_unchanged:

@@ -53,7 +53,7 @@ def format_queue(queue: QueueOffer) -> str:
 
 
 def format_node(queue: QueueOffer) -> str:
-    """`its largest node: 64 cores, 8 GPUs, 512G`; '' if unknown."""
+    "`largest node: 64 cores, 8 GPUs, 512G`; '' if unknown."
     parts = []
     if queue.cpus_per_node:
         parts.append(f"{queue.cpus_per_node} cores")
@@ -61,7 +61,7 @@ def format_node(queue: QueueOffer) -> str:
         parts.append(f"{queue.gpus_per_node} GPUs")
     if queue.memory_per_node_bytes:
         parts.append(format_memory(queue.memory_per_node_bytes))
-    return f"its largest node: {', '.join(parts)}" if parts else ""
+    return f"largest node: {', '.join(parts)}" if parts else ""
 
 
 def format_qos(qos: QosOffer) -> str:

@@ -180,7 +180,7 @@ class SubmitPage(View):
             else:
                 text = "Last valid script"
             if preview.difference:
-                text += "; differs from the last one submitted"
+                text += "; differs from the last submission"
         self.query_one("#beside").border_title = Content(visible(text))
 
     def format_notes(self, preview: FormPreview | None = None) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ class SubmitPage(View):
         start = self.answer.format_known_start(preview, self.session.zone)
         notes = [preview.called, "; ".join(filter(None, (preview.summary, start))), preview.saving]
         if refusal := self.answer.preview_refusal(preview):
-            notes.append(f"the scheduler would refuse it: {refusal}")
+            notes.append(f"the scheduler would reject it: {refusal}")
         for name, text in preview.warnings.items():
             notes.append(f"{self.form.label(name)}: {text}")
         notes += preview.asides
@@ -436,12 +436,12 @@ class ClusterAnswer:
         if not self.is_for(preview):
             return Text("start estimate: waiting for you to stop typing", "dim")
         if self.failed:
-            return Text(f"start: unknown: {visible(self.failed)}", "dim")
+            return Text(f"start unknown: {visible(self.failed)}", "dim")
         estimate = self.estimate
         if not estimate.is_known:
-            return Text(f"start: {visible(estimate.hint) or 'no estimate here'}", "dim")
+            return Text(f"start: {visible(estimate.hint) or 'no estimate available'}", "dim")
         if estimate.refusal:
-            text = f"✗ would be refused: {visible(estimate.refusal)}"
+            text = f"✗ would be rejected: {visible(estimate.refusal)}"
             return Text(f"{text}. {visible(estimate.hint)}" if estimate.hint else text, "bold")
         start = Text("start: ")
         if estimate.starts_at_epoch is None:

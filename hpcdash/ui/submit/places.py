@@ -110,7 +110,7 @@ class PlacesView(TableView):
 
     def _format_waiting(self) -> str:
         if self.shape is None:
-            return "e enters the size of a job"
+            return "e enters a job size"
         return "searching …" if self._error is None else "No response. ctrl+r searches again"
 
     def scope_crumbs(self) -> Sequence[str]:

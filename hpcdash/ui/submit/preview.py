@@ -430,7 +430,7 @@ def with_saving(
             warnings[name] = str(error)
             continue
         if seconds is None:
-            warnings[name] = f"{text} never ends"
+            warnings[name] = f"{text} is not a finite duration"
         else:
             figures[name] = float(seconds)
     title = texts.get("name", "").strip()

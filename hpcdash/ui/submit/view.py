@@ -376,7 +376,7 @@ class SubmitView(SubmitPage):
         if not name:
             if self.form.is_on_heading:
                 return "space folds or unfolds these fields"
-            return "ctrl+o: the next page" if self.page_shown != FORM else ""
+            return "ctrl+o: next page" if self.page_shown != FORM else ""
         texts = self.form.texts()
         if name == "after" and self._offered_after is not None and not texts.get("after"):
             job_id, text = self._offered_after
@@ -410,7 +410,7 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
             found.append((recent.name, text, partial(view.put, Draft(texts), as_it_is=True)))
         else:
             text = ": ".join(filter(None, (age, _parse_command(recent.text))))
-            name = recent.name or "without a name"
+            name = recent.name or "unnamed"
             found.append((name, text, partial(_take, view, recent.text)))
     return found
 
@@ -456,7 +456,7 @@ def keep_as(view: SubmitView, name: str) -> str:
         exists = name != view.replaces and name in view.templates.names()
         if exists and view.templates.read(name) != text:
             view.replaces = name
-            return f"template {name} exists: enter again replaces it"
+            return f"template {name} exists: press enter again to replace it"
         file = view.templates.save(name, text)
     except HpcdashError as error:
         return error.message
@@ -516,5 +516,5 @@ class UnsettledDrafts:
         """Return the question before the same draft or job name is sent again; '' for none."""
         for sent_draft, sent_name, at in reversed(self._sent):
             if sent_draft == draft or sent_name == name:
-                return f"unknown whether job {sent_name} was submitted at {at:%H:%M}: submit again?"
+                return f"job {sent_name} may have been submitted at {at:%H:%M}. Submit again?"
         return ""

@@ -70,7 +70,7 @@ def switch_lines(tracker: SwitchTracker, effect: str, command: str) -> Iterator[
     else:
         yield "now", format_thing(check), "bold"
     if check.is_dropped and kind is SwitchKind.KILL:
-        yield "", "It stays until you clear it: a job that starts later ends at once.", ""
+        yield "", "The switch stays set until you clear it: jobs that start later exit at once.", ""
     if not check.is_dropped and why_not and why_not != format_thing(check):
         yield "", f"! {why_not}", "bold"
     for text in tracker.warnings:
@@ -94,14 +94,14 @@ def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
     living = tracker.living
     is_known = tracker.switch_jobs is not None
     if not living and not is_known:
-        yield label, "looking for jobs that use it …", ""
+        yield label, "searching for jobs that use it …", ""
         return
     units: dict[str, list[Row]] = {}
     for row in living:
         units.setdefault(unit_id(row), []).append(row)
     total = count_jobs(living)
     if not total:
-        yield "left", "no running or pending job is known to use it", ""
+        yield "left", "no known running or pending job uses it", ""
     if total > 1:
         yield label, f"{total} jobs", "bold"
         label = ""
@@ -119,7 +119,7 @@ def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
     if shared := format_shared(tracker.switch.kind, running):
         yield "", f"! {shared}", "bold"
     if not is_known:
-        yield "", "looking for other jobs that use it …", ""
+        yield "", "searching for other jobs that use it …", ""
     elif tracker.jobs_note and total:
         yield "", tracker.jobs_note, ""
 
@@ -326,8 +326,8 @@ class SwitchDialog(Dialog[None]):
         is_dropped = self.tracker is not None and self.tracker.is_dropped
         keys = ["y create · n/esc cancel"] if self.can_drop else []
         keys += ["c remove the file"] if self.can_clear else []
-        keys += ["a create again (asks first)"] if self.can_retry else []
-        keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
+        keys += ["a create again (confirms first)"] if self.can_retry else []
+        keys += [] if self.can_drop else ["esc close (keep it)" if is_dropped else "esc close"]
         if self._planned() is not None:
             keys.append(f"v {'hide' if self._shows_command else 'show'} the command")
         keys += ["p another file"] if self.can_name_another else []
@@ -354,7 +354,7 @@ class SwitchDialog(Dialog[None]):
             yield "", f"{visible(self._unknown)}.", ""
             yield "", "Which file does it watch? (Remembered for this job name.)", ""
         elif tracker is None and not notes:
-            yield "", "looking for its path …", ""
+            yield "", "searching for the path …", ""
         if tracker is None:
             return
         yield "file", visible(tracker.switch.path), "bold"

@@ -123,15 +123,15 @@ class LiveUseView(View):
         return None if self._live is None else self._live.taken_at
 
     def crumbs(self) -> Sequence[str]:
-        return (f"{visible(self.job_id)} live use",)
+        return (f"{visible(self.job_id)} live usage",)
 
     def hint(self) -> str:
         if self._error is not None:
             return ""
         if self._has_ended:
-            return "the job's step ended; ctrl+r starts another"
+            return "the sampling step ended; ctrl+r starts another"
         if self._live is None or not self._live.nodes:
             return "reading the job's nodes …"
         nodes = counted(len(self._live.nodes), "node")
-        sampling = f"sampled every {EVERY_SECONDS} s while this is shown"
+        sampling = f"sampled every {EVERY_SECONDS} s while this view is open"
         return f"{nodes}, {sampling}; leaving this view stops it"

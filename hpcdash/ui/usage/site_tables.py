@@ -82,7 +82,7 @@ class LimitsView(TableView):
             self.reload()
 
     def placeholder(self) -> str:
-        return "No limits apply to you. 3 shows those of queues"
+        return "No limits apply to you. 3 shows queue limits"
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The jobs that it is on."""
@@ -194,8 +194,9 @@ class SharesView(TableView):
             and row["effective_usage"] is not None
         ):
             parts.append(
-                f"{format_count(row['raw_shares'])} shares: {100 * row['normalized_shares']:.1f}% "
-                f"of its level, used {100 * row['effective_usage']:.1f}%"
+                f"{format_count(row['raw_shares'])} shares: "
+                f"{100 * row['normalized_shares']:.1f}% of the level; usage "
+                f"{100 * row['effective_usage']:.1f}%"
             )
         level = row["level_fair_share"]
         if level is not None:
@@ -207,9 +208,7 @@ class SharesView(TableView):
                 )
             )
         if row["fair_share"] is not None:
-            parts.append(
-                f"fair share {row['fair_share']:.3f} of 1: the higher, the sooner its jobs start"
-            )
+            parts.append(f"fair share {row['fair_share']:.3f} of 1: higher values start sooner")
         return "  ·  ".join(parts)
 
 

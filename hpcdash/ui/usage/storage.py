@@ -84,7 +84,7 @@ class StorageView(TableView):
             parts.append(f"quota of {visible(row['owner'])}")
         if row["source"]:
             source = "the site's command" if row["source"] == "site" else row["source"]
-            parts.append(f"as {source} reports it")
+            parts.append(f"reported by {source}")
         return "  ·  ".join(filter(None, parts))
 
     def do_refresh(self) -> bool:

@@ -175,7 +175,7 @@ class UsageView(View):
 
         cluster = re.sub(r"[^\w-]", "_", self.session.name)
         file = Path(f"usage-{cluster}-{datetime.now():%Y%m%d-%H%M%S}.html")
-        title = f"Usage of {self.session.store.title}"
+        title = f"Usage on {self.session.store.title}"
         written_at = datetime.fromtimestamp(self.session.store.clock.now(), UTC)
         page = report_page(self.report, title, " · ".join(self.report.notes), written_at)
         try:
@@ -234,7 +234,7 @@ class UsageView(View):
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
                 self.notify(
-                    f"stopped: {gone} of the span was not loaded. ctrl+r loads the rest",
+                    f"stopped: {gone} of the time range was not loaded. ctrl+r loads the rest",
                     timeout=6,
                 )
         finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdash.services.watch.board import WatchBoard
 
 
-UNWATCHED = "no watchdogs in a recording: nothing runs there"
+UNWATCHED = "no watchdogs in a recording"
 _MARKS = {"recovered": "over: ", "unwatched": "no longer watched: "}
 _TEXT_CELLS = 160
 _MAX_AT_ONCE = 4
@@ -33,7 +33,7 @@ class AlertAnnouncer:
     def judge(self, session: ClusterSession, changed: Changed) -> None:
         """Apply the rules to a new table; where nothing is watched only the view does so."""
         if session.watching is not None and changed.kind is not None:
-            group = f"alerts of {session.name}: {changed.kind}"
+            group = f"alerts on {session.name}: {changed.kind}"
             watched = (session, session.watching, changed.kind)
             start_worker(self.screen, self._judge, *watched, exclusive=True, group=group)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _NO_ALERTS = "No alerts. ctrl+r checks again"
 _NO_WATCHDOGS = (
-    "No watchdogs: only jobs that never start are checked. `hpcdash config example` has more"
+    "No watchdogs: only jobs that never start are checked. `hpcdash config example` shows more"
 )
 
 

@@ -325,7 +325,7 @@ def format_metrics(
     if store.budget.last_seconds is not None:
         seconds = {"": round(store.budget.last_seconds, 6)}
         lines += _metric(
-            "hpcdash_command_seconds", "gauge", "How long the last command took to answer.", seconds
+            "hpcdash_command_seconds", "gauge", "Response time of the last command.", seconds
         )
     if states is not None:
         counted = Counter(state.status for state in states)

@@ -58,7 +58,7 @@ class LogReader(FollowedFile):
         self.note(chunk.stat)
         if not chunk.stat.is_there:
             raise NoLog(
-                f"{self.file.place}: {chunk.stat.problem}", "It is written once the job runs."
+                f"{self.file.place}: {chunk.stat.problem}", "The job writes it once it runs."
             )
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(chunk.content, final=is_whole)

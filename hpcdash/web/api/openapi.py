@@ -50,11 +50,11 @@ _EVENT: Json = {
     "type": "object",
     "properties": {
         "event": {"type": "string", "enum": ["log", "restart", "problem", "end"]},
-        "id": {"type": "string", "description": "Of a log event, the offset where it ends."},
+        "id": {"type": "string", "description": "For a log event: its end offset."},
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "description": "Of a log event, a LogPage.",
+            "description": "For a log event: a LogPage.",
         },
     },
 }
@@ -96,9 +96,9 @@ def openapi_document() -> Json:
         "info": {
             "title": "hpcdash",
             "version": __version__,
-            "description": "Launches, logs and jobs of one cluster. Each token sees what belongs "
-            "to its accounts; "
-            "anything else returns 404. Errors have the fields that the command line shows.",
+            "description": "Launches, logs and jobs of one cluster. Each token sees only its "
+            "own accounts; anything else returns 404. Errors have the fields "
+            "that the command line shows.",
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
@@ -119,9 +119,8 @@ def _paths() -> Json:
                 "List the launches of the token's accounts, newest first.", "LaunchesAnswer"
             ),
             "post": _operation(
-                "Launch a request, whose keys are those of REQUEST.toml. 202: unknown so "
-                "far whether it was submitted; the server searches for it and never submits it "
-                "twice.",
+                "Launch a request with the keys of REQUEST.toml. 202: outcome not known yet; "
+                "the server searches for the job and never submits it twice.",
                 "LaunchAnswer",
                 statuses=("201", "202"),
                 parameters=[_KEY],
@@ -171,9 +170,9 @@ def _paths() -> Json:
         },
         f"{launch}/result": {
             "get": _operation(
-                "Return what the launch's function returned, if its result_format is json, or "
-                "how it failed. 404: no result yet. 409: it is a pickle, which is not "
-                f"read. 413: larger than {MAX_RESULT_BYTES >> 20} MiB.",
+                "Return the result of the launch's function, if its result_format is json, or "
+                "its error. 404: no result yet. 409: the result is a pickle, which the API does "
+                f"not read. 413: larger than {MAX_RESULT_BYTES >> 20} MiB.",
                 "ResultAnswer",
                 parameters=[
                     _ID,
@@ -183,7 +182,8 @@ def _paths() -> Json:
         },
         f"{launch}/terminate": {
             "post": _operation(
-                "Cancel the launch's job. 202: the scheduler's answer was lost. 409: it refused.",
+                "Cancel the launch's job. 202: the scheduler's answer was lost. 409: the "
+                "scheduler refused.",
                 "TerminationAnswer",
                 statuses=("200", "202", "409"),
                 parameters=[_ID],
@@ -191,8 +191,8 @@ def _paths() -> Json:
         },
         "/jobs": {
             "get": _operation(
-                "List the jobs of the token's accounts, however they were submitted; without state "
-                "only pending and running ones.",
+                "List the jobs of the token's accounts, however submitted; without state, only "
+                "pending and running jobs.",
                 "JobsAnswer",
                 parameters=[_parameter("state", {"type": "string", "enum": [*STATES]})],
             )
@@ -293,12 +293,12 @@ def _request_schema() -> Json:
     properties["files"] = {
         "type": "object",
         "additionalProperties": {"type": "string", "contentEncoding": "base64"},
-        "description": "By name; they are staged with the launch, and a relative script must be "
-        "one of them.",
+        "description": "Files by name, staged with the launch; a relative script must be among "
+        "them.",
     }
     return {
         "type": "object",
-        "description": "A request as in REQUEST.toml; one of command, script and call.",
+        "description": "A request as in REQUEST.toml, with one of command, script and call.",
         "properties": properties,
         "additionalProperties": False,
         "oneOf": [{"required": [key]} for key in ("command", "script", "call")],

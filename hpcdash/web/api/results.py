@@ -29,10 +29,10 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
         check = await files.result.stat()
         if check.is_there:
             raise PickledResult(
-                f"the result is a Python pickle, which is not read here: {files.result.place}",
-                "Read it from Python as its account: "
+                f"the result is a Python pickle, which the API does not read: {files.result.place}",
+                "Read it in Python as the job's account: "
                 f'hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
-                'Launched with call.result_format = "json" it would be returned here.',
+                'Launched with call.result_format = "json" the API would return it.',
             )
         if not check.is_missing:
             raise NoResult(f"{files.result.place}: {check.problem}")
@@ -41,7 +41,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
     failure = await _read(files.failure, _MAX_FAILURE_BYTES)
     if failure is None:
         step = (
-            f"GET /launches/{files.launch_id} shows whether it has ended; its log shows why it "
+            f"GET /launches/{files.launch_id} shows whether the launch has ended; its log shows why it "
             "left none."
         )
         raise NoResult("the function produced no result", step)
@@ -49,9 +49,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
         # A pickle there stays unread.
         return msgspec.json.decode(failure, type=CallFailure)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UnreadableOutput(
-            f"{files.failure.place} does not describe a failure: {error}"
-        ) from None
+        raise UnreadableOutput(f"{files.failure.place} is not a failure file: {error}") from None
 
 
 async def _read(file: LogFile, most_bytes: int) -> bytes | None:
@@ -77,6 +75,6 @@ def _check_json(content: bytes, place: str) -> msgspec.Raw:
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableOutput(
             f"{place} is not JSON: {error}",
-            "NaN and Infinity are not: have the function return None or text for them.",
+            "NaN and Infinity are not valid JSON: have the function return None or text instead.",
         ) from None
     return msgspec.Raw(content)

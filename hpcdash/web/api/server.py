@@ -158,7 +158,7 @@ class ApiServer:
         except web.HTTPException as error:
             answer = _plain_error(error.status, error.reason, headers={**_allowed(error)})
         except web.RequestPayloadError:
-            why = "the body is not what its Content-Encoding or Transfer-Encoding names"
+            why = "the body does not match its Content-Encoding or Transfer-Encoding"
             answer = _plain_error(400, why)
         except ConnectionError:
             # The client is gone, or was too slow.
@@ -186,7 +186,7 @@ class ApiServer:
                 self._report(error)
             self._tokens_problem = error.message
             return _plain_error(
-                503, "the server cannot read its tokens", "Its terminal shows the reason."
+                503, "the server cannot read its tokens", "The server's terminal shows the reason."
             )
         self._tokens_problem = ""
         if client is None:
@@ -267,7 +267,7 @@ class ApiServer:
                 "Send its content as files: {NAME: base64}, or name a file of the cluster by "
                 "its absolute path."
             )
-            raise UsageError(f"script: no file {request.script!r} came with the request", step)
+            raise UsageError(f"script: the request has no file {request.script!r}", step)
         if name in files and not files[name].startswith(b"#!") and not has_interpreter(request):
             raise UsageError(
                 "script: its first line does not begin with #!", "Start it with #!/bin/bash."
@@ -517,14 +517,14 @@ def _idempotency_key(request: web.Request) -> str | None:
         or not (given[0].isascii() and given[0].isprintable())
     ):
         raise UsageError(
-            f"Idempotency-Key: expected one, of 1 to {_KEY_LETTERS} ASCII characters that print"
+            f"Idempotency-Key: expected 1 to {_KEY_LETTERS} printable ASCII characters, once"
         )
     return given[0]
 
 
 def _read_files(given: object) -> dict[str, bytes]:
     if not isinstance(given, dict):
-        raise UsageError("files: expected an object of names and their content in base64")
+        raise UsageError("files: expected an object of file names and base64 contents")
     files: dict[str, bytes] = {}
     for name, content in given.items():
         try:

@@ -25,7 +25,7 @@ from hpcdash.errors import ConfigError
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NEXT_STEP = (
-    'Each table is a token: [ci], token = "…" (of `openssl rand -hex 32`), accounts = ["alice"].'
+    'Each table is a token: [ci], token = "…" (from `openssl rand -hex 32`), accounts = ["alice"].'
 )
 
 
@@ -67,7 +67,7 @@ class Tokens:
             self._forget()
             step = f"{_NEXT_STEP} Then: chmod 600 {path}"
             raise ConfigError(
-                f"the tokens cannot be read: {error.strerror}", step, file=path
+                f"cannot read the tokens: {error.strerror}", step, file=path
             ) from error
         try:
             status = os.fstat(descriptor)
@@ -85,7 +85,7 @@ class Tokens:
                 raise ConfigError("not a file", _NEXT_STEP, file=path)
             if status.st_uid != os.geteuid():
                 raise ConfigError(
-                    "the file with the tokens is not yours", f"Run: ls -l {path}", file=path
+                    "the token file belongs to another user", f"Run: ls -l {path}", file=path
                 )
             if status.st_mode & 0o077:
                 raise ConfigError(
@@ -113,9 +113,7 @@ def parse_tokens(text: str, path: str) -> Mapping[bytes, Client]:
     clients: dict[bytes, Client] = {}
     for name, values in root.values.items():
         if not _NAME.fullmatch(name):
-            root.add_problem(
-                "a token's name is letters, digits, '.', '_' and '-', at most 64", name
-            )
+            root.add_problem("a token name has at most 64 letters, digits, '.', '_' and '-'", name)
         if not isinstance(values, dict):
             # The value may be a token, which the message must not contain.
             root.add_problem("expected a table, [NAME]", name)
@@ -125,10 +123,10 @@ def parse_tokens(text: str, path: str) -> Mapping[bytes, Client]:
         if table.require(fields, "token", "accounts"):
             digest = _digest(fields["token"])
             if digest in clients:
-                table.add_problem(f"the same token as that of {clients[digest].name}", "token")
+                table.add_problem(f"same token as {clients[digest].name}", "token")
             clients[digest] = Client(name, fields["accounts"])
     if not clients and not root.problems:
-        root.add_problem("the file has no token")
+        root.add_problem("the file has no tokens")
     if root.problems:
         raise ConfigProblems(path, located(text, root.problems), _NEXT_STEP)
     return clients
@@ -137,7 +135,8 @@ def parse_tokens(text: str, path: str) -> Mapping[bytes, Client]:
 def _token(value: object) -> str:
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
         raise ValueError(
-            "expected 32 to 512 letters, digits and ._~+/=-, such as `openssl rand -hex 32` prints"
+            "expected 32 to 512 letters, digits and ._~+/=-, for example from `openssl rand "
+            "-hex 32`"
         )
     return value
 
@@ -145,7 +144,7 @@ def _token(value: object) -> str:
 def _accounts(value: object) -> tuple[str, ...]:
     accounts = text_list(value, parse_line_text)
     if not accounts:
-        raise ValueError('expected at least one account, as in ["alice"]')
+        raise ValueError('expected at least one account, such as ["alice"]')
     for account in accounts:
         if not ACCOUNT_NAME.fullmatch(account):
             raise ValueError(f"{account!r} is not a login name")

@@ -40,7 +40,7 @@ def test_each_job_has_an_outcome_of_its_own(queue: QueueLab) -> None:
     queue.ended(ended)
     assert act(queue, ActionRequest(Verb.CANCEL, (f"{array}_[1-2]", ended, "99"))) == (
         Outcome(f"{array}_[1-2]", True, ""),
-        Outcome(ended, False, "it has already ended (completed)"),
+        Outcome(ended, False, "already finished (completed)"),
         Outcome("99", False, "no such job in this queue"),
     )
     assert [job.state for job in queue.store.find(1)] == ["cancelled", "cancelled", "pending"]
@@ -70,7 +70,7 @@ def test_every_verb_does_what_it_says(queue: QueueLab) -> None:
     assert act(queue, ActionRequest(Verb.RELEASE, (number,)))[0].done
     queue.wait_for_output(number, "ready")
     assert act(queue, ActionRequest(Verb.HOLD, (number,))) == (
-        Outcome(number, False, "it is already running"),
+        Outcome(number, False, "already running"),
     )
     assert act(queue, ActionRequest(Verb.SIGNAL, (number,), signal="USR1", recipient="batch"))[
         0
@@ -92,14 +92,14 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
         (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is not a signal"),
         (
             ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}),
-            "qos: jobs of this queue do not have it",
+            "qos: not supported for jobs in this queue",
         ),
         (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is not a duration"),
         (
             ActionRequest(Verb.ALTER, ("1",), changes={"throttle": "x"}),
             "'x' is not a number of tasks",
         ),
-        (ActionRequest(Verb.SUBMIT, ("1",)), "not an action on a job"),
+        (ActionRequest(Verb.SUBMIT, ("1",)), "not a job"),
     ):
         with pytest.raises(UsageError, match=words):
             backend.actions.commands(request)

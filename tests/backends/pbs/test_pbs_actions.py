@@ -127,7 +127,7 @@ def test_what_was_named_is_asked_for_and_pbs_refuses_tasks_itself(
     assert lines((command,)) == [f"{line} {job_id}"]
     program = line.split()[0].encode()
     assert answered(command, program + b": Invalid request " + job_id.encode() + b"\n", 156) == {
-        job_id: (False, "Invalid request (PBS does this only for whole arrays: use 12[].pbs01)")
+        job_id: (False, "Invalid request (PBS supports this only for whole arrays: use 12[].pbs01)")
     }
 
 
@@ -161,7 +161,7 @@ def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
     )
     assert (outcome.done, outcome.can_force) == (False, True)
     assert outcome.text.startswith(
-        "Server could not connect to MOM (its node does not respond; cancel --force"
+        "Server could not connect to MOM (the node does not respond; cancel --force"
     )
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
     assert lines(PbsActions(OPENPBS).commands(request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
@@ -174,7 +174,7 @@ def test_what_the_server_noted_though_the_node_does_not_answer_is_not_called_ref
         said = f"{program}: Server could not connect to MOM 7.pbs01\n".encode()
         done, words = answered(command, said, 222)["7.pbs01"]
         assert done is None
-        assert words.endswith("(its node does not respond; the server recorded the change)")
+        assert words.endswith("(the node does not respond; the server recorded the change)")
 
 
 # -- what is changed
@@ -209,8 +209,8 @@ def test_a_throttle_is_an_arrays() -> None:
         ({"nice": "-1024"}, "negated PBS priority"),
         ({"nice": "x"}, "not a whole number"),
         ({"queue": "a,b"}, "exactly one queue"),
-        ({"queue": "--version"}, "is not a name"),
-        ({"queue": ""}, "is not a name"),
+        ({"queue": "--version"}, "is not a valid name"),
+        ({"queue": ""}, "is not a valid name"),
         ({"throttle": "0"}, "cannot remove an array's limit"),
         ({"throttle": "-1"}, "cannot remove an array's limit"),
         ({"qos": "high"}, "time, queue, nice, throttle"),
@@ -475,10 +475,10 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             )
         ),
         # A server that hangs, and a command that somebody ended.
-        ("hold", "2", b"", 124, None, "it was stopped before it answered"),
-        ("cancel", "2", b"", 137, None, "it was stopped before it answered"),
-        ("cancel", "2", b"", 143, None, "it was stopped before it answered"),
-        ("cancel", "2", b"", 255, None, "it was stopped before it answered"),
+        ("hold", "2", b"", 124, None, "stopped before it answered"),
+        ("cancel", "2", b"", 137, None, "stopped before it answered"),
+        ("cancel", "2", b"", 143, None, "stopped before it answered"),
+        ("cancel", "2", b"", 255, None, "stopped before it answered"),
         ("hold", "2", b"qhold: End of File 2.pbs01\n", 150, None, "End of File"),
         (
             "hold",
@@ -531,7 +531,7 @@ def test_an_array_that_has_begun_stays_in_its_queue() -> None:
     assert answered(command, said, 168) == {
         "20217[].pbs01": (
             False,
-            "Request invalid for state of job (it has started and cannot change queue)",
+            "Request invalid for state of job (the job has started and cannot change queue)",
         )
     }
 

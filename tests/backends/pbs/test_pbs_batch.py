@@ -46,7 +46,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "slots": (3, "l.select=3:ngpus=1"),
     "slots_per_node": (4, "l.select=2:ngpus=4"),
     "slot_type": (SlotType.CPU, "l.select=8:ncpus=1"),
-    "gpu_type": ("a100", "W:(a100) is not requested"),
+    "gpu_type": ("a100", "W:gpu_type (a100) is ignored"),
     "cpus_per_gpu": (6, "l.select=8:ngpus=1:ncpus=6"),
     "queue": ("gpu long", "q=gpu long"),
     "account": ("a", "A=a"),
@@ -168,9 +168,9 @@ def test_the_first_line_says_what_is_asked_for() -> None:
     def said(**fields: Any) -> str:
         return made(**fields).text.split("\n")[1]
 
-    assert said() == "# 8 GPUs on any number of nodes; the command once on each node"
+    assert said() == "# 8 GPUs on any number of nodes; one command per node"
     assert said(slot_type=SlotType.CPU).startswith("# 8 CPUs on any number of nodes;")
-    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
+    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; one command per node"
 
 
 def test_a_very_long_name_is_cut_to_what_qsub_and_file_systems_take() -> None:
@@ -338,7 +338,7 @@ with open(os.environ["RECORD"], "a") as file:
 os.chdir("/")
 nodes = os.environ["PBS_NODEFILE"]
 given = {{"PATH": "/bin:/usr/bin", "HOME": os.environ["HOME"], "HOST": sys.argv[1]}}
-# As moms do, but that of the first host.
+# As moms do, but to the first host.
 given |= {{}} if open(nodes).readline().strip() == sys.argv[1] else {{"PBS_NODEFILE": "/nodes of this host"}}
 os.execvpe(sys.argv[2], sys.argv[2:], given)
 """

@@ -194,7 +194,7 @@ def test_a_job_that_depends_on_what_cannot_be_any_more_was_cancelled_and_says_wh
         depend="afterok:9.pbs01@pbs01",
         history_timestamp="1795234298",
     )
-    assert (found["state"], found["reason"]) == ("cancelled", "its dependency was not met")
+    assert (found["state"], found["reason"]) == ("cancelled", "a dependency was not met")
     assert (found["started_at"], found["ends_at"]) == (None, "2026-11-21T04:11:38Z")
     assert (found["exit_code"], found["exit_signal"], found["elapsed_seconds"]) == (
         None,

@@ -23,10 +23,8 @@ VARIABLES = (
     f"PBS_O_WORKDIR={WORK},PBS_O_SYSTEM=Linux,A=x\\,PBS_O_HOME=/evil,PBS_O_QUEUE=workq,PBS_O_HOST=login1"
 )
 RUNNING, WAITING, ENDED = JobState.RUNNING, JobState.PENDING, JobState.COMPLETED
-ON_CN01 = (
-    "PBS keeps it on cn01 until the job ends; submit with -k oed to read it here while the job runs"
-)
-BROUGHT = "PBS copies it there when the job ends, or while it runs with -k oed"
+ON_CN01 = "PBS keeps the log on cn01 until the job ends; submit with -k oed to read the log here while the job runs"
+BROUGHT = "PBS copies the log there when the job ends, or while it runs with -k oed"
 
 
 def detail(
@@ -96,7 +94,7 @@ def test_the_first_node_writes_the_log_of_all(exec_host: str, host: str) -> None
 def test_what_is_no_name_of_a_machine_is_no_host(exec_host: str) -> None:
     files = found({**paths("def"), "exec_host": exec_host})
     assert (files.stdout, files.host) == (f"{WORK}/def.o153", "")
-    assert "on the node the job runs on until it ends" in files.note
+    assert "on the job's node until the job ends" in files.note
 
 
 @for_each("keep", ["oed", "doe", "eod"])
@@ -110,7 +108,7 @@ def test_direct_write_puts_it_where_it_stays_at_once(keep: str) -> None:
 def test_kept_without_d_it_is_in_the_home_folder_whatever_the_path(state: str) -> None:
     files = found({**paths("koe", 154), "Keep_Files": "oe"}, job_id="154.pbs01", state=state)
     assert (files.stdout, files.stderr, files.host) == (f"{HOME}/koe.o154", f"{HOME}/koe.e154", "")
-    assert "in the home folder of cn01 (-k oe)" in files.note
+    assert "in the home folder on cn01 (-k oe)" in files.note
 
 
 def test_one_stream_kept_and_the_other_not_are_both_on_the_node() -> None:
@@ -210,14 +208,14 @@ def test_an_ended_job_s_files_are_where_it_wanted_them() -> None:
 def test_files_that_went_to_another_machine_are_said_to_be_there() -> None:
     native = {**paths("def"), "Output_Path": "store7:/data/x.log"}
     assert found(native, state=ENDED) == LogFiles(
-        "/data/x.log", f"{WORK}/def.e153", "PBS copied it to store7"
+        "/data/x.log", f"{WORK}/def.e153", "PBS copied the log to store7"
     )
 
 
 @pytest.mark.parametrize("state", [RUNNING, ENDED])
 def test_files_that_pbs_removes_are_said_to_be(state: str) -> None:
     assert (
-        "asked to remove it when the job ends (-R oe)"
+        "removes the log when the job ends (-R oe)"
         in found({**paths("R_oe"), "Remove_Files": "oe"}, state=state).note
     )
     assert "remove" not in found({**paths("x"), "Remove_Files": "n"}, state=state).note
@@ -309,10 +307,10 @@ def test_torque_has_a_spool_of_its_own_and_no_direct_write() -> None:
     }
     files = PbsLogs(Dialect.TORQUE).files(detail(native, job_id="12.head.example.org"))
     assert (files.stdout, files.host) == ("/var/spool/torque/spool/12.head.example.org.OU", "n1")
-    assert files.note == "Torque keeps it on n1 until the job ends"
+    assert files.note == "Torque keeps the log on n1 until the job ends"
     assert (
         PbsLogs(Dialect.TORQUE).files(detail(native, state=WAITING)).note
-        == "Torque copies it there when the job ends"
+        == "Torque copies the log there when the job ends"
     )
 
 
@@ -326,7 +324,7 @@ def test_torque_fills_in_variables_itself() -> None:
 def test_pbs_professional_before_14_has_its_spool_elsewhere() -> None:
     files = PbsLogs(Dialect.PBS_TEXT).files(detail(paths("def")))
     assert files.stdout == "/var/spool/PBS/spool/153.pbs01.OU"
-    assert files.note == "PBS keeps it on cn01 until the job ends"
+    assert files.note == "PBS keeps the log on cn01 until the job ends"
 
 
 def test_a_job_that_tells_no_path_has_none() -> None:

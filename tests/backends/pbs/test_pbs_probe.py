@@ -297,12 +297,12 @@ async def test_a_slurm_whose_squeue_is_slow_is_not_taken_for_a_pbs(tmp_path: Pat
 
     put(tmp_path, ("timeout", 'case "$*" in *squeue*) exit 124;; *) shift; exec "$@";; esac\n'))
     put(tmp_path, ("squeue", "exit 0\n"), ("scontrol", "exit 0\n"), ("qstat", _WRAPPER))
-    with pytest.raises(CommandTimedOut, match="squeue --version did not answer within 10 s"):
+    with pytest.raises(CommandTimedOut, match="squeue --version did not respond within 10 s"):
         await find_scheduler((SLURM, BACKEND), ask, lambda folder: None)
 
 
 def test_a_slow_qstat_is_not_told_to_be_somebody_elses(tmp_path: Path) -> None:
     put(tmp_path, ("timeout", "exit 124\n"), ("qstat", _OPENPBS))
     answer = answered(tmp_path)
-    with pytest.raises(CommandTimedOut, match="qstat --version did not answer within 10 s"):
+    with pytest.raises(CommandTimedOut, match="qstat --version did not respond within 10 s"):
         PbsProbe().query().parse(answer)

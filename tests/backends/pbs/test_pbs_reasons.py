@@ -35,47 +35,47 @@ WAITING = [
     ),
     (
         "User has reached server running job limit.",
-        "its owner reached the limit on running jobs on this server",
+        "the owner reached the limit on running jobs on this server",
     ),
     (
         "User has reached queue gpu running job limit.",
-        "its owner reached the limit on running jobs in queue gpu",
+        "the owner reached the limit on running jobs in queue gpu",
     ),
     (
         "Group has reached server running limit.",
-        "its owner's group reached the limit on running jobs on this server",
+        "the owner's group reached the limit on running jobs on this server",
     ),
     (
         "Group has reached queue gpu running limit.",
-        "its owner's group reached the limit on running jobs in queue gpu",
+        "the owner's group reached the limit on running jobs in queue gpu",
     ),
     (
         "Project has reached queue gpu's running limit.",
-        "its project reached the limit on running jobs in queue gpu",
+        "the project reached the limit on running jobs in queue gpu",
     ),
     (
         "Queue gpu job limit reached for user alice",
-        "its owner reached the limit on running jobs in queue gpu",
+        "the owner reached the limit on running jobs in queue gpu",
     ),
     (
         "Server job limit reached for group ml",
-        "its owner's group reached the limit on running jobs on this server",
+        "the owner's group reached the limit on running jobs on this server",
     ),
     (
         "Queue gpu per-user limit reached on resource ncpus",
-        "its owner reached the limit on CPUs in queue gpu",
+        "the owner reached the limit on CPUs in queue gpu",
     ),
     (
         "Server per-project limit reached on resource mem",
-        "its project reached the limit on memory",
+        "the project reached the limit on memory",
     ),
     (
         "would exceed user alice's limit on resource ngpus in queue gpu",
-        "its owner reached the limit on GPUs in",
+        "the owner reached the limit on GPUs in",
     ),
     (
         "would exceed group ml's limit on resource ncpus in complex",
-        "its owner's group reached the limit on CPUs on this server",
+        "the owner's group reached the limit on CPUs on this server",
     ),
     (
         "would exceed overall limit on resource mem in queue gpu",
@@ -83,7 +83,7 @@ WAITING = [
     ),
     (
         "would exceed queue gpu's per-user limit",
-        "its owner reached the limit on running jobs in queue gpu",
+        "the owner reached the limit on running jobs in queue gpu",
     ),
     ("Dedicated time conflict", "time for other work"),
     ("Job would cross dedicated time boundary", "request less time"),
@@ -100,7 +100,7 @@ WAITING = [
     ("No available resources on nodes", "free resources"),
     ("Can't preempt enough work to run job", "cannot preempt enough"),
     ("Job has zero shares for fairshare", "no fair share"),
-    ("Node is in an ineligible state: down", "a node it needs is down"),
+    ("Node is in an ineligible state: down", "a required node is down"),
     ("Node is of an ineligible type: x", "the wrong type"),
     ("cn01 is requesting an exclusive node and node is in use", "an exclusive node"),
     ("Node has reached user run limit", "their job limit"),
@@ -119,7 +119,7 @@ WAITING = [
     ),
     ("rack set r1 has too few free resources", "node group r1"),
     ("can't fit in the largest placement set, and can't span psets", "large enough"),
-    ("Invalid Job/Resv invalid chunk in select", "cannot parse its request"),
+    ("Invalid Job/Resv invalid chunk in select", "cannot parse the request"),
     ("Job is under job_sort_formula threshold value", "priority is below"),
     ("Number of concurrent running subjobs limit reached", "limit on running tasks"),
     ("Internal Scheduling Error", "internal scheduler error"),
@@ -150,16 +150,16 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
         ),
         (
             "queue resource: ncpus (R: 8 A: 2 T: 16)",
-            "needs 8 CPUs; 2 of 16 are free in its queue",
+            "needs 8 CPUs; 2 of 16 are free in the queue",
         ),
         (
             "server resource: matlab (R: 2 A: 0 T: 2)",
             "needs 2 matlab; 0 of 2 is free on this server",
         ),
         ("resource: ncpus ", "waiting for enough free CPUs"),
-        ("resource: host ", "the node it requests is busy or does not exist"),
-        ("resource: host (cn09 != cn01,cn02)", "the node it requests is busy or does not exist"),
-        ("resource: Qlist", "no suitable node has the Qlist it requests"),
+        ("resource: host ", "the requested node is busy or does not exist"),
+        ("resource: host (cn09 != cn01,cn02)", "the requested node is busy or does not exist"),
+        ("resource: Qlist", "no suitable node has the requested Qlist"),
     ],
 )
 def test_what_is_lacking_is_told_with_its_figures(lacking: str, words: str) -> None:
@@ -171,18 +171,18 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48)"
     assert find_reason("pending", comment) == comment
     assert PbsReasons().hint("pending", comment) == (
-        "it will never start: needs 500 CPUs; there are only 48: change the request or delete it"
+        "will never start: needs 500 CPUs; only 48 exist; change the request or delete the job"
     )
     reason = find_reason(
         "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
     )
     assert (PbsReasons().hint("pending", reason) or "").startswith(
-        "it will never start: the node n9 does not exist: "
+        "will never start: the node n9 does not exist; "
     )
     assert (
         PbsReasons()
         .hint("pending", "Can Never Run: flux capacitor")
-        .startswith("it will never start: ")
+        .startswith("will never start: ")
     )
 
 
@@ -258,11 +258,11 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
     )
     assert find_reason("cancelled", comment) == comment
     assert PbsReasons().hint("cancelled", comment) == (
-        "deleted before it started, and never could have: needs 500 CPUs; there are only 48"
+        "deleted before it started, and never could have: needs 500 CPUs; only 48 exist"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
     assert PbsReasons().hint("cancelled", find_reason("cancelled", waited)) == (
-        "deleted by alice, from login1 before it started: its queue accepts jobs but does not "
+        "deleted by alice, from login1 before it started: the queue accepts jobs but does not "
         "start them"
     )
 
@@ -300,7 +300,7 @@ def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
     [
         ("held", "22", "waits for a job it depends on"),
         ("pending", "30", "waiting for its requested start time"),
-        ("pending", "37", "staging its input files failed"),
+        ("pending", "37", "staging the input files failed"),
         ("suspended", "43", "resume it to continue"),
         ("suspended", "45", "preempted by a job with higher priority"),
     ],
@@ -338,10 +338,10 @@ def test_what_a_site_writes_stays_as_it_is() -> None:
     [
         (-3, "could not start; PBS retries (JOB_EXEC_RETRY, -3)"),
         (-11, "was requeued (JOB_EXEC_RERUN, -11)"),
-        (-20, "its first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)"),
+        (-20, "the first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)"),
         (-27, "exceeded resource mem (JOB_EXEC_KILL_MEM, -27)"),
         (-29, "exceeded resource walltime (JOB_EXEC_KILL_WALLTIME, -29)"),
-        (-99, "PBS ended it (-99)"),
+        (-99, "ended by PBS (-99)"),
     ],
 )
 def test_what_pbs_itself_ended_is_told_by_its_exit_status(status: int, words: str) -> None:
@@ -368,7 +368,7 @@ def test_the_reasons_of_an_exit_status_have_hints() -> None:
         "node_failed", None, None
     )
     # A job that was put back keeps the exit status of its last run.
-    assert PbsReasons().hint("pending", exit_reason(-20)) == "a node it ran on failed"
+    assert PbsReasons().hint("pending", exit_reason(-20)) == "one of its nodes failed"
     assert "depends on" in PbsReasons().hint("failed", DEPENDENCY_NOT_MET)
 
 

@@ -127,7 +127,7 @@ NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the que
             "2:ngpus=4:ncpus=32:ompthreads=8",
             ["a node's share"],
         ),
-        ({"launcher": Launcher.TORCHRUN}, None, "2:ngpus=4", ["no CPUs are requested"]),
+        ({"launcher": Launcher.TORCHRUN}, None, "2:ngpus=4", ["no CPUs requested"]),
         (
             {
                 "launcher": Launcher.ACCELERATE,
@@ -155,7 +155,7 @@ def test_cpus_go_with_gpus(
 
 
 def test_two_places_are_refused() -> None:
-    with pytest.raises(UsageError, match="given twice"):
+    with pytest.raises(UsageError, match="set twice"):
         pbs_resources(Request(slots=8, extra_args=("-l place=excl", "-l place=shared")), CUDA)
 
 

@@ -114,7 +114,7 @@ def test_a_queues_limits_are_told() -> None:
         "shortest time": "1:00",
         "default time limit": "10:00",
         "jobs per user": "3",
-        "queue priority": "150 (its jobs may preempt others)",
+        "queue priority": "150 (its jobs may preempt other jobs)",
     }
 
 
@@ -177,7 +177,7 @@ def test_why_a_waiting_job_is_where_it_is() -> None:
     ) == {
         "requested": "+100 (qsub -p)",
         "counted wait": "for 1:10:51",
-        "wait": "is not counted now: its owner is at a limit, or it cannot start yet",
+        "wait": "not counted now: the owner is at a limit, or the job cannot start yet",
         "may run on": "cn01, gpu01",
         "started": "3 times",
     }

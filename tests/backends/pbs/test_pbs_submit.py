@@ -30,9 +30,7 @@ OPENPBS, TEXT, TORQUE = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE
 MARK = "hpcdash:0123456789"
 MARKED = f"HPCDASH_MARK={MARK}"
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "pbs"
-LIVE_LOG = (
-    "its output stays on the execution host until it ends; use -k oed to read it while the job runs"
-)
+LIVE_LOG = "the output stays on the execution host until the job ends; use -k oed to read the output while the job runs"
 USAGE = b"""usage: qsub [-a date_time] [-A account_string] [-c interval]
 \t[-C directive_prefix] [-e path] [-f ] [-h ] [-I [-X]] [-j oe|eo] [-J X-Y[:Z]]
        qsub --version
@@ -129,7 +127,7 @@ def test_options_are_handed_on_as_they_were_given() -> None:
 def test_a_file_s_name_becomes_one_that_qsub_takes(file: str, name: str) -> None:
     found = handed(name=file)
     assert found.command.argv[:4] == ("qsub", "-f", "-N", name)
-    assert any(f"called {name}" in note for note in found.notes) is (file != name)
+    assert any(f"named {name}" in note for note in found.notes) is (file != name)
 
 
 def test_torque_s_names_are_short() -> None:
@@ -194,10 +192,10 @@ def test_an_array_is_a_range_as_pbs_has_them(array: str, spoken: str) -> None:
 
 def test_tasks_that_are_no_range_are_refused_with_what_to_do() -> None:
     with pytest.raises(
-        UsageError, match=r"1-3,7 is not one\nSubmit these separately: 1-3, 7"
+        UsageError, match=r"1-3,7 is not a single range\nSubmit these separately: 1-3, 7"
     ) as refused:
         handed(array="1-3,7")
-    assert "one task range at a time" in refused.value.message
+    assert "one task range per submission" in refused.value.message
 
 
 def test_torque_takes_lists() -> None:
@@ -518,7 +516,7 @@ def test_a_job_is_made_again_from_its_record_in_the_folder_it_was_submitted_from
     assert options(found) == [*PLAIN, "-v", MARKED]
     assert found.command.stdin == text()
     assert (found.command.job_ids, found.mark, found.job_name) == (("9.pbs01",), MARK, "sim")
-    assert found.notes == ("its options are from the PBS record of job 9.pbs01",)
+    assert found.notes == ("options are from the PBS record of job 9.pbs01",)
 
 
 @pytest.mark.system
@@ -604,7 +602,7 @@ def test_what_was_meant_for_then_is_left_out_and_that_is_said() -> None:
         }
     )
     assert options(found) == [*PLAIN, "-v", MARKED]
-    assert "omitted: they no longer apply: its dependency, its start time" in found.notes
+    assert "omitted (no longer applicable): its dependency, its start time" in found.notes
     assert len(again({"depend": "beforeany:16.pbs01@pbs01"}).notes) == 1
 
 
@@ -671,7 +669,7 @@ def test_what_they_say_otherwise_is_said_over_them() -> None:
 def test_directives_that_no_option_takes_back_are_not_read(line: str, shown: str) -> None:
     found = again({}, f"#PBS {line}", "#PBS -N sim")
     assert options(found) == ["-C", "#no-directives", *PLAIN, "-v", MARKED]
-    assert found.notes[-1] == f"its #PBS lines are ignored, because the job did not have: {shown}"
+    assert found.notes[-1] == f"#PBS lines are ignored, because the job did not have: {shown}"
 
 
 def test_directives_for_what_is_so_anyway_are_read() -> None:
@@ -807,7 +805,7 @@ def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
     ("word", "said", "next_step"),
     [
         ("--signal=USR1@600", "PBS sends no signal ahead of the time limit", "timer in the script"),
-        ("--partition=gpu", "--partition=gpu is not a qsub option", "one dash"),
+        ("--partition=gpu", "--partition=gpu is not a qsub option", "a single dash"),
     ],
 )
 def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(

@@ -68,7 +68,7 @@ def test_two_dashes_may_be_a_value() -> None:
 
 @for_each(
     ("words", "problem"),
-    [(("-Z",), "unknown"), (("-N",), "without its value"), (("-hN",), "without")],
+    [(("-Z",), "unknown"), (("-N",), "missing its value"), (("-hN",), "missing")],
 )
 def test_what_qsub_would_not_take_is_a_problem(words: tuple[str, ...], problem: str) -> None:
     assert problem in read_command_line(words).problems[0].problem
@@ -154,7 +154,7 @@ def test_words_are_split_as_qsub_splits_them(text: str, words: list[str]) -> Non
 def test_an_open_quote_and_a_stray_word_are_problems_with_their_line() -> None:
     read = read_directives("#!/bin/sh\n#PBS -N 'a\n#PBS walltime\n")
     assert [(one.line, one.problem) for one in read.problems] == [
-        (2, "without its closing quote"),
+        (2, "missing its closing quote"),
         (3, "not a qsub option"),
     ]
 

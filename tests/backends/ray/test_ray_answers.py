@@ -301,7 +301,7 @@ def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
         BACKEND.actions.commands(ActionRequest(Verb.HOLD, ("raysubmit_a",)))
     with pytest.raises(UsageError, match="cannot cancel a job by force"):
         BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("raysubmit_a",), force=True))
-    with pytest.raises(UsageError, match="array: Ray jobs have no such setting"):
+    with pytest.raises(UsageError, match="array: not supported for Ray jobs"):
         BACKEND.submit.submission(Submission(b"true\n", "a.sh", array="1-3"))
 
 
@@ -506,7 +506,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
     assert "filter_values=02%2F%26x%3D1" in query.argv[1]
     assert BACKEND.detail.activity({}, {"submission_id": "raysubmit_a"}) is None
     actors = told(b'{"result": false, "msg": "the agents are gone"}', 500)
-    parts = (told(summary(tasks, "2 of 7 nodes did not answer")), actors, told(listed))
+    parts = (told(summary(tasks, "2 of 7 nodes did not respond")), actors, told(listed))
     activity = query.parse(Told(500, b"".join(part.stdout for part in parts)))
     counted = told(summary({"Server": {"class_name": "Server", "state_counts": {"ALIVE": 2}}}))
     restarted = [{"class_name": "Server", "num_restarts": count} for count in ("2", 1, None)]
@@ -514,7 +514,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
     whole = (told(summary({})), counted, told(listed), told({"data": {"result": truncated}}))
     actors_of = query.parse(Told(0, b"".join(part.stdout for part in whole)))
     assert [(one.name, one.restarts) for one in actors_of.counts] == [("Server", 3)]
-    assert actors_of.notes == ("restarts of actors: Ray looked at 10 of 20",)
+    assert actors_of.notes == ("restarts of actors: Ray examined 10 of 20",)
     assert [(one.kind, one.name, one.states) for one in activity.counts] == [
         (
             "task",
@@ -526,10 +526,10 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
     assert activity.failures == (
         ("shard-3", "ValueError: it is broken"),
         ("shard-4", "A worker was killed."),
-        ("shard-5", "its node 10.0.0.9 died"),
+        ("shard-5", "node 10.0.0.9 died"),
     )
     assert activity.notes == (
-        "tasks: 2 of 7 nodes did not answer",
+        "tasks: 2 of 7 nodes did not respond",
         "actors: the agents are gone",
     )
     with pytest.raises(ControllerDown):
@@ -669,7 +669,7 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
         ),
         (
             "setup",
-            "setup of its runtime environment",
+            "runtime environment setup",
             "/ray-logs/n1/runtime_env_setup-02.log",
             None,
         ),
@@ -708,7 +708,7 @@ def test_a_list_of_tasks_that_ray_cuts_is_reported_with_the_logs_of_their_worker
             }
         )
     )
-    assert log.title == "shard · 1 task: 1 running · node n1 · tasks: Ray looked at 10000 of 23000"
+    assert log.title == "shard · 1 task: 1 running · node n1 · tasks: Ray examined 10000 of 23000"
 
 
 def test_the_raylets_of_a_job_s_nodes_have_logs_also_before_its_program_connects() -> None:
@@ -822,8 +822,8 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
             {"hpcdash-run.sh": SentFile(b"")},
             "files: hpcdash uses the name hpcdash-run.sh itself",
         ),
-        (Request(command="true", begin="+2h"), {}, "begin: Ray jobs have no such setting"),
-        (Request(command="true", queue="x"), {}, "queue: Ray jobs have no such setting"),
+        (Request(command="true", begin="+2h"), {}, "begin: not supported for Ray jobs"),
+        (Request(command="true", queue="x"), {}, "queue: not supported for Ray jobs"),
         (Request(command="true", plain=True), {}, "plain: a Ray job has no batch script"),
     ],
     ids=("own name", "begin", "queue", "plain"),

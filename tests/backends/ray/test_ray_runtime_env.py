@@ -80,7 +80,7 @@ def test_what_ray_would_refuse_is_refused_with_its_line(lines: str, words: str) 
 def test_a_secret_in_a_runtime_environment_is_reported_and_neither_shown_nor_kept() -> None:
     asked = request(f'pip = ["{INDEX}", "six"]')
     [finding] = BACKEND.submit.request_findings(asked, Offers())
-    assert "everyone who reaches the dashboard can read" in format_finding(finding)
+    assert "anyone with access to the dashboard can read" in format_finding(finding)
     made = BACKEND.submit.request(asked, b"PK", "hpcdash:1", {})
     assert "s3cret" not in made.shown
     body = json.loads(made.submission.command.stdin or b"")

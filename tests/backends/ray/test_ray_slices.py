@@ -134,7 +134,7 @@ OFFERED = Offers(
             'slice = "v6e-8"',
             OFFERED,
             [
-                "slice: the cluster has no v6e-8 now: the job waits for one. There are: v4-16, "
+                "slice: the cluster has no v6e-8 now: the job waits for one. Available: v4-16, "
                 "v4-256"
             ],
         ),
@@ -350,11 +350,11 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
 @for_each(
     ("text", "words"),
     [
-        ('array = "1-4"', "array: Ray jobs have no such setting"),
-        ('time = "2h"', "time: Ray jobs have no such setting"),
+        ('array = "1-4"', "array: not supported for Ray jobs"),
+        ('time = "2h"', "time: not supported for Ray jobs"),
         ('slots = 4\nslice = "v4-8"', "slots: a slice gives each worker a whole machine"),
         ('memory = "4G"\nslice = "v4-8"', "memory: a slice gives each worker a whole machine"),
-        ('queue = "gpu"', "queue: Ray jobs have no such setting"),
+        ('queue = "gpu"', "queue: not supported for Ray jobs"),
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices needs a slice type"),
         ('[container]\nimage = "a"', "container: Ray starts containers only on slices"),
@@ -401,16 +401,16 @@ def test_what_ray_raised_is_told_in_a_line() -> None:
         "documentation on ..."
     )
     cases = {
-        "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": (
+        "killed by Ray: the node ran out of memory, with 62.19GB of 64.00GB in use": (
             "OutOfMemoryError",
             memory,
         ),
         "OutOfMemoryError: killed": ("OutOfMemoryError", "killed"),
-        "its node 10.0.0.9 died": (
+        "node 10.0.0.9 died": (
             "NodeDiedError",
             "Task failed because … Node IP: 10.0.0.9, node ID: 40c0e5.\n\nUse",
         ),
-        "its node died": (
+        "the node died": (
             "ActorDiedError",
             "The actor died.\n\tclass_name: SliceHead\nIts node has died.",
         ),
@@ -530,7 +530,7 @@ def test_a_slice_that_cannot_be_used_says_why() -> None:
     assert slice_problem(found, 2, asked) == ""
     assert slice_problem(found, 1, asked) == "a has 1 of its 2 workers"
     assert slice_problem(found, 2, asked | {"tpus": 4}) == (
-        "workers of a have 1 TPU, this run asks for 4: set tpus_per_worker = 1"
+        "workers of a have 1 TPU, this run requests 4: set tpus_per_worker = 1"
     )
     words = slice_problem(
         describe_slice([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked

@@ -94,13 +94,13 @@ def test_what_is_no_function_is_told_with_what_to_write(function: str, said: str
 @for_each(
     ("text", "line", "key", "said"),
     [
-        ('command = "a"\n[call]\nfunction = "m:f"', 2, "call", "the command is given too"),
-        ('script = "a"\n[call]\nfunction = "m:f"', 2, "call", "the script is given too"),
+        ('command = "a"\n[call]\nfunction = "m:f"', 2, "call", "the command is also given"),
+        ('script = "a"\n[call]\nfunction = "m:f"', 2, "call", "the script is also given"),
         (
             '[call]\nfunction = "m:f"\nwheel = "/w"\nsource = "/s"',
             4,
             "call.source",
-            "the wheel is given too",
+            "a wheel is also given",
         ),
         (
             'array = "1-2"\n[call]\nfunction = "m:f"\nitems = [1, 2]',
@@ -117,7 +117,7 @@ def test_what_is_no_function_is_told_with_what_to_write(function: str, said: str
             '[call]\nfunction = "m:f"\n[environment]\nPY_EXEC = "p"',
             4,
             "environment.PY_EXEC",
-            "set python there",
+            "set python in [call] instead",
         ),
         ('command = "a"\nkwargs = { }', 2, "kwargs", "it belongs in [call]"),
     ],

@@ -36,7 +36,7 @@ HOSTILE = [
     "é",
 ]
 STAND_IN = r"""#!/bin/bash
-# Of a container that runs on, and ends with $LEFT; else there is none any more.
+# Of a container that runs on, and exits with $LEFT; else there is none any more.
 [[ "$1" != inspect ]] || { [[ -z "$LEFT" ]] || echo true; exit; }
 [[ "$1" != attach ]] || { echo "attached" >>"$RECORD/killed"; exit "$LEFT"; }
 [[ "$1" != kill ]] || { echo "$*" >>"$RECORD/killed"; exit; }
@@ -473,7 +473,7 @@ def test_a_shell_word_is_expanded_on_the_node(node: Node) -> None:
         ("enroot", "x", {"own_binds": ["/a b"]}, "white space"),
         ("podman", "x", {"environment": {"A;x": "1"}}, "A;x"),
         ("podman", "x", {"environment": {"UID": "1"}}, "UID"),
-        ("podman", "x", {"environment": {"A": "\0"}}, "zero byte"),
+        ("podman", "x", {"environment": {"A": "\0"}}, "NUL byte"),
         (
             "apptainer",
             "x",

@@ -185,7 +185,7 @@ def test_on_pbs_where_one_waits_no_second_is_submitted(pbs: Pbs) -> None:
     pbs.script("b", "echo well")
     said = pbs.run()
     assert pbs.asked() == []
-    assert "one waits already: 8.pbs" in said
+    assert "already pending: 8.pbs" in said
     assert "well\n" in said
 
 
@@ -203,5 +203,5 @@ def test_on_pbs_the_younger_of_two_leaves_the_scripts_and_comes_again(pbs: Pbs) 
 def test_moved_away_it_does_nothing_more(pbs: Pbs) -> None:
     pbs.script("b", "echo well")
     Path(pbs.job.script_path).unlink()
-    assert pbs.run() == f"{pbs.job.script_path} is not there any more: this is the end\n"
+    assert pbs.run() == f"{pbs.job.script_path} no longer exists: stopping\n"
     assert pbs.asked() == []

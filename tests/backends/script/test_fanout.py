@@ -365,7 +365,7 @@ def test_each_host_of_pbs_runs_a_copy_of_its_own_and_none_what_was_replaced(
     assert "somebody else" not in written
     if is_replaced:
         assert (ended.returncode != 0, lines) == (True, [])
-        assert f"{launch}/files/run.sh is not what was submitted" in written
+        assert f"{launch}/files/run.sh differs from the submitted file" in written
         return
     assert ended.returncode == 0, ended
     places = {line.split()[1].removesuffix("/files/run.sh") for line in lines}

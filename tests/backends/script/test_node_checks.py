@@ -98,8 +98,8 @@ def test_a_driver_that_fails_is_the_finding(tmp_path: Path) -> None:
     ("create", "flip", "said"),
     [
         (0, 0, "check cuda: ok: 1 with their memory"),
-        (214, 0, f"{UUID}: cuCtxCreate_v2 answers CUDA_ERROR_ECC_UNCORRECTABLE"),
-        (0, 1, f"{UUID}: its memory gives back other bytes than were written"),
+        (214, 0, f"{UUID}: cuCtxCreate_v2 returned CUDA_ERROR_ECC_UNCORRECTABLE"),
+        (0, 1, f"{UUID}: memory returns different bytes than were written"),
     ],
 )
 def test_each_gpu_is_written_to_and_read_back(
@@ -126,7 +126,7 @@ def test_disk_and_clock_are_well_and_leave_nothing(tmp_path: Path) -> None:
     status, lines = run(tmp_path, "disk", TMPDIR=str(tmp_path / "missing"))
     assert (status, lines[-1]) == (
         1,
-        f"hpcdash: the disk check failed: {tmp_path}/missing is not there",
+        f"hpcdash: the disk check failed: {tmp_path}/missing does not exist",
     )
 
 
@@ -135,7 +135,7 @@ def test_what_a_check_says_is_read_by_node_and_is_the_cause(tmp_path: Path) -> N
         f"n1: gpus: {UUID}",
         "n1: check disk: ok: /tmp",
         f"n1: hpcdash: the cuda check failed: {UUID}: cuInit answers X",
-        "n2: check nccl: skipped: libnccl.so.2 is not there",
+        "n2: check nccl: skipped: libnccl.so.2 not found",
         "n3: hpcdash: the clock check failed: no answer within 20 s",
         "n1; rm -rf /: check disk: ok",
         "hpcdash: node n1 failed the probe (status 1): x",
@@ -144,7 +144,7 @@ def test_what_a_check_says_is_read_by_node_and_is_the_cause(tmp_path: Path) -> N
     assert [(one.node, one.name, one.state, one.text) for one in results] == [
         ("n1", "disk", "ok", "/tmp"),
         ("n1", "cuda", "failed", f"{UUID}: cuInit answers X"),
-        ("n2", "nccl", "skipped", "libnccl.so.2 is not there"),
+        ("n2", "nccl", "skipped", "libnccl.so.2 not found"),
         ("n3", "clock", "failed", "no answer within 20 s"),
     ]
     assert (results[1].gpus, gpus) == ((UUID,), {"n1": (UUID,)})

@@ -81,7 +81,7 @@ def test_what_its_queue_s_settings_add_is_left_out_and_named(scheduler: Schedule
     made = batch_script(scheduler, added, PLACE)
     assert made.text == batch_script(scheduler, ONE_LINE, PLACE).text
     assert (
-        "plain script: it omits signal, launcher, node_probe from the queue's settings"
+        "plain script: omits signal, launcher, node_probe from the queue's settings"
         in made.warnings
     )
 

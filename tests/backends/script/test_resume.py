@@ -110,9 +110,7 @@ def test_a_folder_that_cannot_be_written_ends_the_job_before_it_has_begun(tmp_pa
     (tmp_path / "file").write_text("")
     found, said, status = started("file/c", tmp_path)
     assert (found, status) == ("", 1)
-    assert said.endswith(
-        f"hpcdash: no checkpoint can be saved in {tmp_path}/file/c: the job ends\n"
-    )
+    assert said.endswith(f"hpcdash: cannot save checkpoints in {tmp_path}/file/c: ending the job\n")
 
 
 @for_each(
@@ -155,7 +153,7 @@ def test_a_container_sees_the_folder_and_is_told_the_checkpoint() -> None:
 
 def test_a_training_that_does_not_say_where_it_saves_is_told_how() -> None:
     for scheduler in Scheduler:
-        hint = "# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+"
+        hint = "# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+"
         assert (
             hint
             in batch_script(scheduler, Request(command="x", requeue=True), Place("u", "/f")).text

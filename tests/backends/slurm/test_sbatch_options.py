@@ -50,8 +50,8 @@ def test_what_follows_the_script_is_the_scripts_own() -> None:
         (["--mem-per", "4G"], "--mem-per", "ambiguous: --mem-per-cpu, --mem-per-gpu"),
         (["--foo=3"], "--foo", "unknown"),
         (["-@"], "-@", "unknown"),
-        (["--time"], "--time", "without its value"),
-        (["-t"], "-t", "without its value"),
+        (["--time"], "--time", "missing its value"),
+        (["-t"], "-t", "missing its value"),
         (["--hold=yes"], "--hold", "given an invalid value"),
     ],
 )

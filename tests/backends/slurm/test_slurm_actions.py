@@ -334,8 +334,8 @@ def test_a_requeue_that_slurm_refuses_without_a_reason_says_why() -> None:
     said = answered(command, stderr, 1)
     assert said["1"] == (
         False,
-        "Requested operation is presently disabled: it was submitted with --no-requeue"
-        " (`scontrol update JobId=1 Requeue=1` allows it)",
+        "Requested operation is presently disabled: submitted with --no-requeue (`scontrol "
+        "update JobId=1 Requeue=1` allows it)",
     )
     assert "JobId=12 Requeue=1" in said["12_5"][1]
     assert said["3"] == (False, "Access/permission denied")

@@ -209,12 +209,12 @@ def test_the_first_line_says_what_was_asked() -> None:
     def said(**fields: Any) -> str:
         return made(**fields).text.splitlines()[1]
 
-    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
-    assert said() == "# 8 GPUs on any number of nodes; the command once on each node"
-    assert said(slots=0) == "# 1 node, 1 CPU; the command once on each node"
+    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; one command per node"
+    assert said() == "# 8 GPUs on any number of nodes; one command per node"
+    assert said(slots=0) == "# 1 node, 1 CPU; one command per node"
     assert (
         said(slots_per_node=8, launcher=Launcher.SRUN)
-        == "# 1 node × 8 GPUs = 8; a task of srun for each"
+        == "# 1 node × 8 GPUs = 8; one srun task per slot"
     )
 
 
@@ -366,7 +366,7 @@ def test_what_a_person_should_know_is_told_with_the_script() -> None:
     ).warnings
     told = "\n".join(warnings)
     for words in (
-        "called ab",
+        "named ab",
         "cannot split 6 GPUs into tasks of 4",
         "2 more than the 6",
         "python is removed",
@@ -435,7 +435,7 @@ def test_pyxis_s_container_is_options_of_srun() -> None:
         "--container-env=A",
     ]
     assert "hpcdash: the container is up on" in script.text
-    assert script.warnings == ("force_pull: pyxis imports the image anew for each job by itself",)
+    assert script.warnings == ("force_pull: pyxis already imports the image again for each job",)
     for fields in (
         {"container": Container(Runtime.PYXIS, "x", ("/a,b:/c",))},
         {"container": container, "launcher": Launcher.MPIRUN, "slots": 1},

@@ -98,9 +98,9 @@ def test_what_is_chosen_on_the_command_line_goes_before_the_environment() -> Non
 
 
 def test_with_several_clusters_an_action_and_a_submission_have_to_name_one() -> None:
-    with pytest.raises(UsageError, match="SLURM_CLUSTERS names several clusters: lab,lab2"):
+    with pytest.raises(UsageError, match="SLURM_CLUSTERS contains several clusters: lab,lab2"):
         ON_BOTH.actions.commands(ActionRequest(Verb.CANCEL, ("15",)))
-    with pytest.raises(UsageError, match="SLURM_CLUSTERS names several clusters: lab,lab2"):
+    with pytest.raises(UsageError, match="SLURM_CLUSTERS contains several clusters: lab,lab2"):
         ON_BOTH.submit.submission(Submission(b"#!/bin/sh\n", "a.sh"))
     assert without_env(ON_BOTH.queue.jobs(JobScope("")).argv)[1:3] == ("-M", "lab,lab2")
 

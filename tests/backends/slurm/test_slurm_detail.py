@@ -224,31 +224,31 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
         ({"NumNodes": "2-2", "Requeue": "1"}, ""),
         (
             {"NumNodes": "2", "OverSubscribe": "OK"},
-            "other jobs may share its nodes: submit it with --exclusive",
+            "other jobs may share the nodes: submit it with --exclusive",
         ),
         (
             {"NumNodes": "2", "OverSubscribe": "USER"},
-            "other jobs may share its nodes: submit it with --exclusive",
+            "other jobs may share the nodes: submit it with --exclusive",
         ),
         # 26.05
         ({"NumNodes": "2", "Exclusive": "NODE"}, ""),
         (
             {"NumNodes": "2", "Exclusive": "NO"},
-            "other jobs may share its nodes: submit it with --exclusive",
+            "other jobs may share the nodes: submit it with --exclusive",
         ),
         (
             {"NumNodes": "2", "Exclusive": "USER"},
-            "other jobs may share its nodes: submit it with --exclusive",
+            "other jobs may share the nodes: submit it with --exclusive",
         ),
         (
             {"NumNodes": "1-4"},
-            "it requests 1 to 4 nodes, and a task needs a fixed number (--nodes=1)",
+            "the job requests 1 to 4 nodes, but a task needs a fixed number (--nodes=1)",
         ),
         ({"NumNodes": "1", "ArrayJobId": "7"}, "an array or a heterogeneous job cannot be a task"),
         ({"NumNodes": "1", "HetJobId": "7"}, "an array or a heterogeneous job cannot be a task"),
         (
             {"JobId": "7", "NumNodes": "1", "Requeue": "0"},
-            "it was submitted with --no-requeue (`scontrol update JobId=7 Requeue=1` allows it)",
+            "submitted with --no-requeue (`scontrol update JobId=7 Requeue=1` allows it)",
         ),
     ],
 )

@@ -32,7 +32,7 @@ EXPLAINED = [
         "--dependency=afterany:1?singleton",
         "starts after job 1 ended or after your earlier jobs of this name end",
     ),
-    ("-d after:5+10", "starts 10 min after job 5 began"),
+    ("-d after:5+10", "starts 10 min after job 5 started"),
     ("-a 1-10%1", "array of 10 tasks, one at a time"),
     ("--array=0-15:4,20", "array of 5 tasks"),
     ("--signal=B:USR1@600", "sends USR1 to the batch shell 600 s before the limit"),
@@ -47,7 +47,7 @@ EXPLAINED = [
     ("--export=NONE", "passes no environment variables"),
     ("hetjob", "the following lines are for the next part of the job"),
     ("--foo -N2", "unknown to Slurm: --foo; 2 nodes"),
-    ("-t", "-t is without its value"),
+    ("-t", "-t is missing its value"),
     ("-J a b", "called a; not an option: b"),
     ("--hold=yes", "--hold is given an invalid value"),
 ]

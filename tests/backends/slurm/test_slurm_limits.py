@@ -209,7 +209,7 @@ def test_without_the_database_the_controller_tells_what_it_knows() -> None:
     assert "QoS short: 2 of 6 CPUs used, for user ada" in told(parsed)
     assert "association lab/ada: 3 of 5 running jobs, for user ada" in told(parsed)
     [rejected] = parsed.rejected
-    assert "slurmdbd does not answer" in rejected
+    assert "slurmdbd does not respond" in rejected
 
 
 def test_without_the_controller_one_s_jobs_are_counted() -> None:

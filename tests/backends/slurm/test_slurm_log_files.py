@@ -173,7 +173,10 @@ def test_a_wrapped_command_s_options_are_its_own() -> None:
 def test_without_script_and_command_line_the_default_is_a_guess() -> None:
     files = SlurmLogs().files(past(""), None)
     assert files.stdout == "/home/alice/slurm-30.out"
-    assert "its script and its command line, which may set another path, are gone" in files.note
+    assert (
+        "the script and the command line, which may set another path, are no longer available"
+        in files.note
+    )
 
 
 def test_a_task_of_the_past_has_the_array_s_default() -> None:

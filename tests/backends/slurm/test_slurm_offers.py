@@ -147,9 +147,9 @@ def test_a_start_by_the_clock_there_is_told_in_words() -> None:
 @for_each(
     ("script", "options", "note"),
     [
-        (b"#!/bin/sh\n#SBATCH --hold\n", (), "it is held"),
-        (b"#!/bin/sh\n", ("-d", "afterok:1"), "it depends on other jobs"),
-        (b"#!/bin/sh\n#SBATCH -a 1-9\n", (), "its first task"),
+        (b"#!/bin/sh\n#SBATCH --hold\n", (), "held"),
+        (b"#!/bin/sh\n", ("-d", "afterok:1"), "depends on other jobs"),
+        (b"#!/bin/sh\n#SBATCH -a 1-9\n", (), "the first array task"),
     ],
 )
 def test_what_slurm_does_not_count_is_told(

@@ -124,7 +124,7 @@ def test_every_reason_that_was_recorded_has_a_hint() -> None:
         ("QOSMaxGRESPerUser", "QoS limit: GPUs"),
         ("AssocGrpCpuLimit", "account limit: CPUs"),
         ("QOSMaxJobsPerUserLimit", "QoS limit: running jobs"),
-        ("ReqNodeNotAvail, UnavailableNodes:g2", "its nodes are down or reserved"),
+        ("ReqNodeNotAvail, UnavailableNodes:g2", "nodes are down or reserved"),
         ("ReqNodeNotAvail(Reserved for maintenance)", "its nodes are due for maintenance soon"),
         ("JobHeldUser", "held by its owner"),
         # The dependency and the time say more than these.

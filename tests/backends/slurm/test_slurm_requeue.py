@@ -140,14 +140,14 @@ def test_a_task_of_an_array_is_named_by_its_own_number(tmp_path: Path) -> None:
 def test_after_sigterm_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     found = ended(tmp_path, DOWN, DOWN, PREEMPTED)
     assert (found.requeued, found.asked) == ("requeue 7", 3)
-    assert found.said.count("asks it again in 5 s") == 2
+    assert found.said.count("retrying in 5 s") == 2
 
 
 def test_after_ten_minutes_without_an_answer_nothing_calls_it_completed(tmp_path: Path) -> None:
     found = ended(tmp_path, DOWN)
     assert (found.status, found.requeued) == (75, "")
     assert 110 <= found.asked <= 121
-    assert found.said.endswith("not known to be requeued after 10 minutes: ends with 75\n")
+    assert found.said.endswith("requeue not confirmed after 10 minutes: exiting with 75\n")
 
 
 def test_without_sigterm_nothing_waits_for_the_controller(tmp_path: Path) -> None:

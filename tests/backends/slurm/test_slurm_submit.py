@@ -22,7 +22,7 @@ from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 MARK = "hpcdash:0123456789"
-ENVIRONMENT = "it runs with a fresh environment"
+ENVIRONMENT = "runs with a fresh environment"
 # What no option of the tests' jobs gives, and the job has.
 PINNED = ["--partition=gpu", "--account=physics", "--qos=normal", "--time=720"]
 
@@ -128,20 +128,20 @@ def test_only_the_wanted_tasks_with_the_throttle_that_was() -> None:
 
 def test_a_whole_array_has_the_tasks_it_had_and_is_refused_where_these_are_not_known() -> None:
     assert options(again("sbatch -a 0-99:2%5 train.sh", array())) == ["--array=0-99:2%5"]
-    with pytest.raises(UsageError, match="which tasks array 30 had is unknown"):
+    with pytest.raises(UsageError, match="the tasks of array 30 are unknown"):
         again("sbatch train.sh", array())
 
 
 def test_what_was_meant_for_then_is_left_out_and_said() -> None:
     found = again("sbatch -d afterok:5 --begin=16:00 --parsable -W -Q -n2 train.sh")
     assert options(found) == ["--ntasks=2"]
-    assert "omitted: they no longer apply: --dependency=afterok:5 --begin=16:00" in found.notes
+    assert "omitted (no longer applicable): --dependency=afterok:5 --begin=16:00" in found.notes
 
 
 def test_directives_meant_for_then_are_overruled() -> None:
     found = again("sbatch train.sh", text=script("#SBATCH -d singleton --begin=now+1hour"))
     assert options(found) == ["--dependency=", "--begin=now"]
-    assert "its #SBATCH lines for these are overridden: dependency, begin" in found.notes
+    assert "overridden #SBATCH lines: dependency, begin" in found.notes
 
 
 def test_a_comment_of_its_own_is_kept_and_a_mark_of_ours_is_renewed() -> None:

@@ -101,7 +101,7 @@ async def test_the_time_is_the_cluster_s_whichever_clock_is_wrong(
     looking.begin()
     await looking.look()
     assert abs(looking.error) < 2
-    assert looking.dates == 0, "the first question of a connection told"
+    assert looking.dates == 0, "the first question per connection asked"
 
 
 @pytest.mark.parametrize("step", [3 * HOUR, -3 * HOUR])

@@ -439,7 +439,7 @@ async def test_a_job_that_left_the_queue_is_told_from_history(cluster: Cluster) 
 
 async def test_a_job_that_is_in_neither_is_no_job(cluster: Cluster) -> None:
     with pytest.raises(
-        NoSuchJob, match="job 88 was not found in the queue or in its history"
+        NoSuchJob, match="job 88 was not found in the queue or in the job history"
     ) as absent:
         await cluster.store.fetch_detail("88")
     assert absent.value.evidence == "", "no command failed"
@@ -449,7 +449,7 @@ async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_
     cluster: Cluster,
 ) -> None:
     cluster.transport.fails[HISTORY] = ControllerDown("the database is away")
-    with pytest.raises(NoSuchJob, match="its history cannot be queried: the database is away"):
+    with pytest.raises(NoSuchJob, match="the job history cannot be queried: the database is away"):
         await cluster.store.fetch_detail("88")
 
 
@@ -511,7 +511,7 @@ async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_
     )
     asked = cluster.store.backend.queue.jobs(JobScope(job_ids=("88",)))
     asked = replace(asked, command=("qstat", "-f"), limit_seconds=30.0)
-    with pytest.raises(CommandTimedOut, match=r"qstat did not answer within 30 s") as raised:
+    with pytest.raises(CommandTimedOut, match=r"qstat did not respond within 30 s") as raised:
         await cluster.store.run_query(asked)
     assert raised.value.argv == ("qstat", "-f")
     assert raised.value.output == "said on stderr"

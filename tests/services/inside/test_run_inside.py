@@ -71,7 +71,7 @@ async def test_a_job_that_is_no_one_s_own_or_is_many_is_refused(
     await cluster.store.open()
     with pytest.raises(HpcdashError, match=words):
         await fetch_inside_row(cluster.store, "12", row)
-    with pytest.raises(UsageError, match="is several jobs"):
+    with pytest.raises(UsageError, match="matches several jobs"):
         await fetch_inside_row(cluster.store, "12_[1-3]")
 
 

@@ -203,7 +203,7 @@ async def test_a_log_that_is_not_there_or_not_reached_is_said_in_few_words_and_r
     transport = one_job(tmp_path, FAILED_JOB)
     watched = Watched(transport)
     await watched.picture.fetch()
-    assert watched.remarks() == ["end of log: its log does not exist"]
+    assert watched.remarks() == ["end of log: the log does not exist"]
     transport.fails[LOG_END] = ConnectionFailed("the line was cut")
     await watched.picture.fetch()
     assert isinstance(watched.picture.errors[Part.LOG], ConnectionFailed)
@@ -218,7 +218,7 @@ async def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
     (tmp_path / "88.out").touch()
     watched = Watched(transport)
     await watched.picture.fetch()
-    assert watched.remarks() == ["end of log: its log is empty"]
+    assert watched.remarks() == ["end of log: the log is empty"]
 
 
 def test_the_state_of_a_cancelled_job_says_enough() -> None:

@@ -193,8 +193,8 @@ def test_the_ends_of_many_files_come_with_one_command(tmp_path: Path, shell: str
         ("kept",),
         ("last", ""),
     ]
-    assert ends[4].problem == "its log is not a regular file"
-    assert {end.problem for end in ends[5:]} == {"its log does not exist"}
+    assert ends[4].problem == "the log is not a regular file"
+    assert {end.problem for end in ends[5:]} == {"the log does not exist"}
 
 
 @pytest.mark.system

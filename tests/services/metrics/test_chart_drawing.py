@@ -443,7 +443,10 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
         "ends in 57 min, limit in 29 min: needs 1 more job of this length",
         "1.02 s/step, steady",
     )
-    assert said[-1] == ("ends in 5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
+    assert said[-1] == (
+        "ends in 5 min, limit in 29 min",
+        "0.1 s/step (the log reports 1.02 s/step)",
+    )
 
 
 def read_log(content: bytes) -> JoinedRun:

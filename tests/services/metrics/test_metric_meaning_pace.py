@@ -234,14 +234,13 @@ def test_what_is_not_known_is_not_made_up() -> None:
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
     end = format_end(0, 7200, 1.0, HOUR, 600, repeated_seconds=900)
     assert end == (
-        "ends in 2 h, limit in 1 h: another task cannot finish it: repeating steps takes 15 min of "
-        "its "
-        "10 min"
+        "ends in 2 h, limit in 1 h: another task cannot finish the run: repeating steps takes "
+        "15 min of its 10 min"
     )
 
 
 def test_a_run_at_its_final_step_says_so() -> None:
-    assert format_end(1000, 1000, 1.0, limit_seconds_left=0.0) == "at its final step"
+    assert format_end(1000, 1000, 1.0, limit_seconds_left=0.0) == "at the final step"
 
 
 def test_restarts_are_told_with_what_they_cost() -> None:
@@ -280,7 +279,7 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
 
     (pace,) = run_paces(make_run(0.25), "loss")
     assert pace.newest == pytest.approx(0.25)
-    assert pace.text == "0.25 s/step, steady (its log says 1.02 s/step)"
+    assert pace.text == "0.25 s/step, steady (the log reports 1.02 s/step)"
     assert seconds_per_step(run_paces(make_run(1.4), "loss")) == pytest.approx(1.02)
     growth = PaceGrowth()
     for second in range(10):

@@ -56,7 +56,7 @@ def test_a_line_that_takes_a_pattern_too_long_is_left_out_and_told() -> None:
     assert batch.metrics["loss"].values.tolist() == [2.5]
     (problem,) = pattern_problems([pattern])
     assert problem.startswith(
-        f"the pattern {pattern!r} of [metrics] took too long on 1 line, left out"
+        f"the pattern {pattern!r} of [metrics] took too long on 1 line (skipped)"
     )
     assert "(a+)+" in problem
 

@@ -262,7 +262,7 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(
     await other.open()
     assert steps(other) == [1]
     assert (
-        "line 2 of its script sets it to $(date).jsonl; a command's output cannot be resolved here"
+        "line 2 of the script sets it to $(date).jsonl; a command's output cannot be resolved here"
         in other.problem
     )
 

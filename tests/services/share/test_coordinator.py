@@ -300,7 +300,7 @@ async def test_a_calm_coordinator_keeps_its_lease(
     assert lab.states() == {task: "running"}
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    with pytest.raises(PoolHeld, match="this pool has a coordinator: process "):
+    with pytest.raises(PoolHeld, match="this pool already has a coordinator: process "):
         ShareDatabase(lab.folder / "lab").acquire(lab.now)
 
 
@@ -324,7 +324,7 @@ async def test_one_that_was_taken_over_does_nothing_more(
     lab.transport.answers["squeue"] = take_over
     acted = len(lab.transport.acted)
     for _ in range(2):
-        with pytest.raises(PoolHeld, match=r"this pool was taken over: process .* on elsewhere"):
+        with pytest.raises(PoolHeld, match=r"this pool was taken over by process .* on elsewhere"):
             await lab.step()
     assert (len(lab.transport.acted), lab.states()) == (acted, {task: "running"})
     successor.close()
@@ -488,7 +488,7 @@ async def test_a_task_that_is_requeued_after_its_end_is_admitted_as_it_is_now(la
     lab.jobs[task] = job | HELD
     await lab.run_all()
     assert lab.states() == {task: "refused", twin: "running"}
-    assert lab.task(task).reason == f"{KEEPER} has a task of this name: job {twin}"
+    assert lab.task(task).reason == f"{KEEPER} already has a task with this name: job {twin}"
 
 
 async def test_a_disk_that_does_not_respond_holds_up_its_own_task_alone(
@@ -521,8 +521,8 @@ async def test_a_task_that_no_command_reaches_says_so(lab: Lab) -> None:
     task = lab.submit(user="bob", comment="hpcdash-share:NORMAL:/home/bob/run")
     await lab.run_all()
     assert (
-        f"job {task} cannot be warned before it is suspended: its folder is not in storage_root"
+        f"job {task} cannot be warned before it is suspended: the launch folder is not in storage_root"
         in lab.said
     )
     [shown] = lab.coordinator.state().tasks
-    assert shown.why == "is suspended without a warning: its folder is not in storage_root"
+    assert shown.why == "suspended without warning: the launch folder is not in storage_root"

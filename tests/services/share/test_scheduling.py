@@ -259,17 +259,17 @@ def test_only_what_an_auto_task_runs_at_above_normal_counts() -> None:
     ("nodes", "priority", "gpus", "words"),
     [
         (4, NORMAL, None, ""),
-        (9, NORMAL, None, "it asks for 9 nodes, but the pool has 8"),
-        (5, NORMAL, None, "it asks for 5 nodes, but ann's quota at NORMAL is 4"),
-        (1, HIGH, None, "it asks for 1 node, but ann's quota at HIGH is 0"),
+        (9, NORMAL, None, "requests 9 nodes, but the pool has 8"),
+        (5, NORMAL, None, "requests 5 nodes, but ann's quota at NORMAL is 4"),
+        (1, HIGH, None, "requests 1 node, but ann's quota at HIGH is 0"),
         (
             6,
             AUTO,
             None,
-            "it asks for 6 nodes: ABOVE_NORMAL becomes NORMAL after 30 min, where ann's quota is 4",
+            "requests 6 nodes: ABOVE_NORMAL becomes NORMAL after 30 min, where ann's quota is 4",
         ),
-        (7, AUTO, None, "it asks for 7 nodes, but ann's quota at any priority is 6"),
-        (1, NORMAL, 4, "it asks for 4 GPUs, but a task in this pool needs at least 8"),
+        (7, AUTO, None, "requests 7 nodes, but ann's quota at any priority is 6"),
+        (1, NORMAL, 4, "requests 4 GPUs, but a task in this pool needs at least 8"),
     ],
 )
 def test_what_could_never_run_is_refused(

@@ -144,7 +144,7 @@ def test_each_that_waits_says_why_and_when_it_is_its_turn(database: ShareDatabas
     assert told[first] == ("NORMAL", "next", "waits for 1 node")
     assert told[behind] == ("NORMAL", "2nd", f"behind job {first} of bob")
     assert told[automatic] == (None, "", "ada's quota is used up at every priority")
-    assert told[paused][2] == "suspended by its owner until resumed"
+    assert told[paused][2] == "suspended by the owner until resumed"
     # ABOVE_NORMAL becomes NORMAL half an hour after it began.
     demoted = state.task("2")
     assert demoted is not None
@@ -281,7 +281,7 @@ async def test_only_the_coordinator_s_file_is_believed(
     database: ShareDatabase, tmp_path: Path
 ) -> None:
     file = tmp_path / "pool.json"
-    assert "has published nothing" in await complaint(reader(file))
+    assert "has no published state" in await complaint(reader(file))
     hostile = "\x1b[2J[bold]\x00"
     tasks = Tasks(database)
     tasks.add("ada", name=hostile)
@@ -315,4 +315,4 @@ async def test_only_the_coordinator_s_file_is_believed(
     assert "is larger than 8 MiB" in await complaint(reader(file))
     file.unlink()
     os.mkfifo(file)
-    assert "it is not a regular file" in await complaint(reader(file))
+    assert "not a regular file" in await complaint(reader(file))

@@ -28,7 +28,7 @@ SETTINGS = PoolSettings("lab", 8)
             "NORMAL",
             "maya",
             SlotType.CUDA,
-            "it asks for 4 nodes, but maya's quota at NORMAL is 3",
+            "requests 4 nodes, but maya's quota at NORMAL is 3",
         ),
         (4, "HIGH", "amara", SlotType.CUDA, ""),
         (
@@ -36,14 +36,14 @@ SETTINGS = PoolSettings("lab", 8)
             "HIGH",
             "amara",
             SlotType.CUDA,
-            "it asks for 5 nodes, but amara's quota at any priority is 4",
+            "requests 5 nodes, but amara's quota at any priority is 4",
         ),
         (
             1,
             "NORMAL",
             "maya",
             SlotType.CPU,
-            "it asks for 0 GPUs, but a task in this pool needs at least 1",
+            "requests 0 GPUs, but a task in this pool needs at least 1",
         ),
     ],
 )
@@ -58,7 +58,7 @@ def test_a_name_is_taken_until_its_task_has_ended() -> None:
     request = Request(command="train", name="sdxl-full", slots=1, slots_per_node=1, share="NORMAL")
     assert (
         refusal(POOL, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False)
-        == "chen has a task of this name: job 59"
+        == "chen already has a task with this name: job 59"
     )
     ended = msgspec.structs.replace(POOL, tasks=())
     assert refusal(ended, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False) == ""
@@ -94,8 +94,8 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
 @for_each(
     ("asked", "words"),
     [
-        ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),
-        ({"share": "HIGH"}, "share: several pools fit"),
+        ({"pool": "lob"}, r"pool: no \[share.lob\]"),
+        ({"share": "HIGH"}, "share: several pools match"),
         ({"pool": "lab", "queue": "cpu"}, "queue: pool lab has gpu, not cpu"),
         # Nobody would release it.
         (

@@ -72,7 +72,7 @@ def test_a_priority_without_quota_is_refused_and_one_who_may_not_choose_keeps_au
     changes, words = apply_wishes(TASK, TaskMark(HIGH), RULES, capacity=4, now=300.0)
     assert (changes, words) == (
         {},
-        "HIGH is rejected: it asks for 2 nodes, but ada's quota at HIGH is 1",
+        "HIGH is rejected: requests 2 nodes, but ada's quota at HIGH is 1",
     )
     other = replace(TASK, user="bob", priority=AUTO)
     assert apply_wishes(other, TaskMark(ABOVE), RULES, capacity=4, now=300.0) == ({}, "")

@@ -182,11 +182,11 @@ def test_one_that_is_locked_for_long_is_not_waited_for_forever(
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(
-            StateUnusable, match=r"state\.db cannot be read: another program has locked it"
+            StateUnusable, match=r"state\.db cannot be read: locked by another program"
         ):
             records.all()
         with pytest.raises(
-            StateUnusable, match=r"state\.db cannot be written: another program has locked it"
+            StateUnusable, match=r"state\.db cannot be written: locked by another program"
         ):
             records.removed(RECORD)
     assert records.unsettled() == (RECORD,)
@@ -257,9 +257,9 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(
         check=True,
     )
     step = "Set HPCDASH_STATE to a folder on another one, such as a local disk."
-    words = f"{state}/state.db is read-only: its file system has no locks"
+    words = f"{state}/state.db is read-only: the file system does not support locks"
     assert done.stdout.splitlines() == [
-        f"NOTICE {words}, so it is read-only. {step}",
+        f"NOTICE {words}. {step}",
         "1 1",
         f"ERROR {words}",
         step,

@@ -276,7 +276,7 @@ async def test_a_full_disk_fails_no_submission(
 
     monkeypatch.setattr(ScriptStore, "keep", full)
     _, report = await submitted(store_of(failed_array(tmp_path), scripts), tmp_path)
-    words = "job 93; its script could not be saved: No space left on device"
+    words = "job 93; the script could not be saved: No space left on device"
     assert report.outcomes == (Outcome("sim.sh", True, words),)
 
 
@@ -334,7 +334,7 @@ async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
     )
     assert (script.text, script.source) == (
         "#!/bin/sh\nnow\n",
-        f"read from {tmp_path}/train.sh, as it is now",
+        f"read from {tmp_path}/train.sh, current version",
     )
 
 
@@ -352,7 +352,7 @@ async def test_words_behind_a_new_job_s_id_are_no_part_of_it(
     store = store_of(failed_array(tmp_path), scripts)
     command = plan_submission(store, Submission(SCRIPT, "sim.sh")).plan.commands[0]
     for words in (
-        "job 12.pbs01 (the only one of that name submitted since)",
+        "job 12.pbs01 (the only job with that name submitted since)",
         "job 13[].pbs01; and more",
     ):
         assert await save_scripts(store, command, (Outcome("sim.sh", True, words),)) == (

@@ -169,7 +169,7 @@ async def test_nothing_to_look_for_asks_nothing() -> None:
 def hung() -> ScriptedTransport:
     """A cluster whose file server does not answer."""
     transport = ScriptedTransport()
-    transport.fails["*"] = CommandTimedOut("did not answer within 10 s")
+    transport.fails["*"] = CommandTimedOut("did not respond within 10 s")
     return transport
 
 
@@ -213,7 +213,7 @@ async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(
     (warning,) = await missing_log_folders(store, wanted("#SBATCH -o logs/%j.out -e logs/%j.err"))
     assert (warning.severity, warning.text) == (
         "warning",
-        f"its log folder {tmp_path}/logs does not exist",
+        f"log folder {tmp_path}/logs does not exist",
     )
     assert warning.next_step == f"mkdir -p {tmp_path}/logs"
     discarded = Submission(b"#!/bin/sh\n#SBATCH -o /dev/null\n", "run.sh")

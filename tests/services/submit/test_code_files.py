@@ -223,7 +223,7 @@ def test_names_arrive_as_they_are_with_their_bytes_and_modes(
     os.mkfifo(project / "pipe")
     folder = Path(cluster.stage())
     assert cluster.send(packed(project), str(folder)) == Outcome(
-        "job", True, f"its files are in {folder}/code"
+        "job", True, f"files are in {folder}/code"
     )
     there = folder / "code"
     assert {

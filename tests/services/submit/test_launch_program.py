@@ -160,7 +160,7 @@ def test_results_keep_a_launch_that_has_run_and_logs_do_not(site: SudoSite) -> N
     left = site.launch(site.alice, "remove", "one", digest(sums), "staged")
     assert (left.returncode, left.stderr) == (
         MORE,
-        b"hpcdash-launch: it holds more than was staged: result.pkl\n",
+        b"hpcdash-launch: unstaged content:  result.pkl\n",
     )
     (folder / "result.pkl").unlink()
     assert site.launch(site.alice, "remove", "one", digest(sums), "staged").returncode == 0
@@ -461,7 +461,7 @@ def test_a_root_that_others_could_swap_is_not_used(site: SudoSite) -> None:
     root, aside = site.root, site.top / "aside"
     root.rename(aside)
     try:
-        assert refused(f"{root} is not there")
+        assert refused(f"{root} does not exist")
         root.symlink_to(aside)
         assert refused(f"{root} is a link")
         root.unlink()
@@ -472,13 +472,13 @@ def test_a_root_that_others_could_swap_is_not_used(site: SudoSite) -> None:
         assert refused(f"others may write to {root}")
         root.chmod(0o1777)
         shutil.chown(root, site.launcher)
-        assert refused(f"{root} is not root's")
+        assert refused(f"{root} is not owned by root")
         shutil.chown(root, "root")
         site.top.chmod(0o757)
         assert refused(f"others may write to {site.top}")
         site.top.chmod(0o755)
         shutil.chown(site.top, site.launcher)
-        assert refused(f"{site.top} is not root's")
+        assert refused(f"{site.top} is not owned by root")
         shutil.chown(site.top, "root")
         assert site.launch(site.alice, "make", "one").returncode == 0
         shutil.rmtree(root)

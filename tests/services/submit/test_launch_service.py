@@ -135,7 +135,7 @@ async def test_what_surely_did_not_arrive_may_be_sent_again_with_its_key(
 
     async def cut(plan: Plan, **heard: Any) -> Report:
         return Report(
-            plan, (Outcome(plan.request.job_ids[0], False, "it never arrived: the line was cut"),)
+            plan, (Outcome(plan.request.job_ids[0], False, "never received: the line was cut"),)
         )
 
     monkeypatch.setattr(there.actions, "run", cut)
@@ -232,7 +232,7 @@ async def test_of_another_account_s_job_only_its_own_folder_is_read_and_as_that_
     file = await service.log_file(launch, is_stderr=False)
     transport = session.store.transport
     assert isinstance(transport, ScriptedTransport)
-    transport.answers["sudo"] = (3, b"", b"hpcdash-launch: there is no file 7.out")
+    transport.answers["sudo"] = (3, b"", b"hpcdash-launch: no file 7.out")
     assert (await file.read(0, 10)).stat.is_missing
     [command] = transport.ran("sudo")
     assert command[:4] == ("sudo", "-n", "-u", "bob")

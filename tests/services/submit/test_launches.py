@@ -129,7 +129,7 @@ async def test_where_others_could_replace_the_folder_nothing_is_launched(
     )
     launches.settings = LaunchSettings(Site(storage_root=root))
     with pytest.raises(
-        UsageError, match="members of group x may write to /proj, and so others could"
+        UsageError, match="members of group x may write to /proj, so others could"
     ) as refused:
         await launches.plan(Request(command="true", name="one"))
     assert "Set storage_root to a folder below your home on the cluster" in refused.value.next_step
@@ -261,7 +261,7 @@ async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folde
     launches: Launches,
 ) -> None:
     planned, said = await concluded(launches, Outcome("one", None, "not known"))
-    assert said == f"its files are in {planned.folder}"
+    assert said == f"files are in {planned.folder}"
     (record,) = launches.records.all()
     assert (record.job_id, record.folder, record.request) == ("", planned.folder, "text")
     assert launches.records.unsettled() == ()
@@ -287,7 +287,7 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
 async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(b"")
     _, said = await concluded(launches, Outcome("one", True, "job 7"))
-    assert said.startswith("its files are in /home/alice/hpcdash/launches/one-")
+    assert said.startswith("files are in /home/alice/hpcdash/launches/one-")
 
 
 def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Pa
         records.launched(record)
     others.launched(replace(RECORD, folder="/jobs/5"))
     records.removed(second)
-    records.stays(third, "it did not complete")
+    records.stays(third, "did not complete")
     assert records.unsettled() == (RECORD,)
     assert len(records.all()) == 4
 

@@ -215,7 +215,7 @@ async def test_nothing_is_submitted_from_a_folder_that_was_there_before(
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
     assert "File exists" in outcome.text
-    assert "is another account's" in said
+    assert "belongs to another account" in said
     assert owners(Path(one.folder)) == {site.bob}
     assert not (site.bin / "said" / "called").exists()
 
@@ -266,7 +266,7 @@ async def test_its_log_is_read_as_its_account(
     file = launches.store.log_file(path)
     missing = await file.stat()
     assert (missing.is_there, missing.is_missing) == (False, True)
-    assert missing.problem == "hpcdash-launch: there is no file 7.out"
+    assert missing.problem == "hpcdash-launch: no file 7.out"
     lines = b"".join(b"line %d\n" % number for number in range(1000))
     assert (
         site.launch(
@@ -308,19 +308,19 @@ async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda site: site.program.unlink(), "{program} is not there"),
+        (lambda site: site.program.unlink(), "{program} does not exist"),
         (lambda site: site.program.chmod(0o775), "others may write to {program}"),
         (lambda site: site.program.chmod(0o644), "{program} is not a program"),
-        (lambda site: shutil.chown(site.program, site.launcher), "{program} is not root's"),
+        (lambda site: shutil.chown(site.program, site.launcher), "{program} is not owned by root"),
         (lambda site: site.program.parent.chmod(0o1777), "others may write to {program.parent}"),
         (
             lambda site: shutil.chown(site.program.parent, site.launcher),
-            "{program.parent} is not root's",
+            "{program.parent} is not owned by root",
         ),
         (lambda site: site.top.chmod(0o775), "others may write to {top}"),
-        (lambda site: site.root.rmdir(), "{root} is not there"),
+        (lambda site: site.root.rmdir(), "{root} does not exist"),
         (lambda site: site.root.chmod(0o777), "others may write to {root}"),
-        (lambda site: shutil.chown(site.root, site.alice), "{root} is not root's"),
+        (lambda site: shutil.chown(site.root, site.alice), "{root} is not owned by root"),
         (lambda site: (site.root.rmdir(), site.root.symlink_to("/tmp")), "{root} is a link"),
         (
             lambda site: (site.program.unlink(), site.program.symlink_to("/bin/sh")),

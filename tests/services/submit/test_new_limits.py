@@ -82,7 +82,7 @@ async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_us
     found = await propose(store(over), [row("out_of_memory")])
     assert found is not None
     assert found.proposed.memory_bytes == 28 * GIB
-    assert found.notes == ("it ran out of memory (limit 16G per node, usage 20G measured)",)
+    assert found.notes == ("ran out of memory (limit 16G per node, usage 20G measured)",)
 
 
 @for_each(

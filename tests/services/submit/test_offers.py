@@ -204,7 +204,7 @@ async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
     )
     offers = await fetch_offers(store)
     await store.close()
-    assert offers.notes == ("a queue's own nodes are unknown: counting all",)
+    assert offers.notes == ("the nodes of each queue are unknown: counting all nodes",)
     assert (offers.accounts, offers.qos, offers.gpu_types) == ((), (), ("a100",))
     default, gpu = offers.queue(""), offers.queue("gpu")
     assert default is not None

@@ -116,7 +116,7 @@ async def test_where_the_staging_was_lost_it_never_arrived_and_nothing_needs_to_
     report, outcome = await person.submit()
     assert report.outcomes == (outcome,)
     assert outcome.done is False
-    assert outcome.text.startswith("it never arrived")
+    assert outcome.text.startswith("never received")
     assert (person.transport.count("stage"), person.transport.submitted) == (1, [])
     assert person.transport.count(RECENT) == 0
     assert person.journal.read()[0][0].state == "refused"
@@ -155,8 +155,8 @@ async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_it
     assert outcome == Outcome("sim.sh", True, "job 93")
     assert (person.transport.count("stage"), len(person.transport.submitted)) == (1, 1)
     assert person.told == [
-        f"the answer was lost; searching for the job by its mark {person.mark}",
-        "it is job 93",
+        f"the answer was lost; searching for the job by mark {person.mark}",
+        "found: job 93",
     ]
 
 
@@ -164,7 +164,7 @@ async def test_what_was_not_sent_never_arrived_and_is_not_looked_for(tmp_path: P
     person = Person(tmp_path)
     person.transport.answers["sbatch"] = NotSent("the line broke before it")
     _, outcome = await person.submit()
-    assert outcome == Outcome("sim.sh", False, "it never arrived: the line broke before it")
+    assert outcome == Outcome("sim.sh", False, "never received: the line broke before it")
     assert person.transport.count(RECENT) == 0
 
 
@@ -348,10 +348,10 @@ STAGED = (("sh", "-c", "stage"), ("sbatch", "--comment=hpcdash:0123456789", "/l/
 @pytest.mark.parametrize(
     ("rows", "state", "told"),
     [
-        ([], "refused", "it never arrived: no such job in the queue or the history"),
-        ([{"comment": "hpcdash:0123456789"}], "done", "it is job 94"),
-        ([{"comment": ""}], "unknown", "it may be one of 94, which have its name"),
-        ([{"comment": "", "jobname": "other"}], "refused", "it never arrived: no such job"),
+        ([], "refused", "never received: no such job in the queue or the history"),
+        ([{"comment": "hpcdash:0123456789"}], "done", "found: job 94"),
+        ([{"comment": ""}], "unknown", "may be any of 94, which share the job name"),
+        ([{"comment": "", "jobname": "other"}], "refused", "never received: no such job"),
     ],
 )
 async def test_a_form_s_submission_of_a_run_that_was_killed_is_looked_for_by_its_mark_and_its_name(
@@ -378,7 +378,7 @@ async def test_one_with_a_comment_of_its_own_is_looked_for_by_its_name(tmp_path:
         {"jobarrayid": "95", "name": "night", "comment": "mine", "submittime": str(int(NOW))}
     )
     (said,) = await reconcile_recent(person.store, person.journal)
-    assert "it is job 95 (the only one of that name submitted since)" in said
+    assert "found: job 95 (the only job with that name submitted since)" in said
 
 
 async def test_what_is_settled_or_was_long_ago_is_not_looked_for(tmp_path: Path) -> None:

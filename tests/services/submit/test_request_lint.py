@@ -102,14 +102,14 @@ def test_what_does_not_fit_is_found_where_it_was_written(
 
 def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
     assert only(ask(queue="GPUS")).next_step == "Did you mean 'gpu'?"
-    assert only(ask(queue="zzz")).next_step == "There are: closed, gpu, long, main."
+    assert only(ask(queue="zzz")).next_step == "Available: closed, gpu, long, main."
 
 
 def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     one = only(ask(limit_seconds=60 * HOUR))
     assert one.text == (
-        "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would pend forever or be "
-        "rejected"
+        "2-12:00:00 exceeds the limit of queue main, 2-00:00:00: the job would pend forever or "
+        "be rejected"
     )
     assert one.next_step == "At most 2-00:00:00. Queue long fits the whole request."
     assert "Queue" not in only(ask(limit_seconds=60 * HOUR, queue="gpu", slots=8)).next_step
@@ -202,7 +202,8 @@ def test_more_nodes_than_have_gpus_are_told_of() -> None:
     assert lint_request(ask(slots=4, slots_per_node=2, queue="gpu"), mixed) == ()
     request_ = ask(slots=6, slots_per_node=2, queue="gpu", site=Site(tres_supported=False))
     assert (
-        lint_request(request_, mixed)[0].text == "3 nodes with GPUs are more than queue gpu has: 2"
+        lint_request(request_, mixed)[0].text
+        == "3 nodes with GPUs requested, but queue gpu has only 2"
     )
     assert (
         lint_request(ask(slots=6, slots_per_node=1, slot_type=SlotType.CPU, queue="gpu"), mixed)
@@ -214,7 +215,7 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
     for request_ in (ask(slots=8, queue="gpu"), ask(slots=8, queue="main", slot_type=SlotType.CPU)):
         assert lint_request(request_, OFFERS, packs_nodes=True) == ()
     (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, packs_nodes=True)
-    assert "8 nodes are more" in many.text
+    assert "8 nodes requested" in many.text
     cores = ask(slots=8, slot_type=SlotType.CPU, limit_seconds=HOUR)
     assert format_resources(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"
 

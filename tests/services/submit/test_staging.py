@@ -192,11 +192,11 @@ def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"2")
     left = run(argv)
-    assert left.stderr.startswith(b"it holds more than was staged: ")
+    assert left.stderr.startswith(b"unstaged content:  ")
     (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
         answer_of([(folder, staged)])
     )
-    assert inspected.reason_to_stay.startswith("it holds more than was staged: ")
+    assert inspected.reason_to_stay.startswith("unstaged content:  ")
     path.write_bytes(b"1") if result == "table" else path.unlink()
     (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
         answer_of([(folder, staged)])
@@ -232,10 +232,10 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
     )
     assert [one.reason_to_stay for one in found] == [
         "",
-        "it is a link, or not a folder of yours",
-        "it is a link, or not a folder of yours",
-        "its folder does not exist",
-        "it does not hold what was staged",
+        "a link, or not a folder of yours",
+        "a link, or not a folder of yours",
+        "the folder does not exist",
+        "the contents differ from the staged files",
     ]
     assert [one.exists for one in found] == [True, True, True, False, True]
     for folder in (linked, theirs, other):
@@ -292,7 +292,7 @@ def test_results_that_a_job_wrote_beside_its_script_are_not_removed_with_it(tmp_
     argv = discard_argv(str(tmp_path), "one-1", staged.sums_digest, has_run=True)
     left = run(argv)
     assert left.status not in (0, NOTHING_THERE)
-    assert left.stderr == b"it holds more than was staged: files/results of it.csv\n"
+    assert left.stderr == b"unstaged content:  files/results of it.csv\n"
     assert (folder / "batch.sh").exists()
     (folder / "files" / "results of it.csv").unlink()
     (folder / "model").symlink_to(tmp_path)
@@ -316,7 +316,7 @@ def test_nothing_is_staged_where_anybody_may_swap_it(
     assert (root / "one-1").exists() is is_staged
     if not is_staged:
         assert (
-            f"others may write to {root}, and so others could replace what jobs run from {root}"
+            f"others may write to {root}, so others could replace files that jobs run from {root}"
             in outcome.text
         )
 

@@ -106,12 +106,12 @@ def test_a_second_drop_and_a_second_clear_change_nothing(node: Node, tmp_path: P
     path = tmp_path / "KILL"
     before = node.look(path)
     path.touch()
-    assert node.drop(path, look=before) == Outcome("7", False, "it is already set")
+    assert node.drop(path, look=before) == Outcome("7", False, "already set")
     assert refusal(node.look(path)).startswith("already set ")
     dropped = node.look(path)
     path.unlink()
     command = clear_command(dropped, ("7",))
-    assert command.read(node.run(command.argv))[0].text == "it is already gone"
+    assert command.read(node.run(command.argv))[0].text == "already removed"
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,10 @@ def test_a_folder_that_is_gone_or_another_is_told(node: Node, tmp_path: Path) ->
     folder = tmp_path / "run"
     assert "does not exist" in node.look(folder / "KILL").problem
     folder.write_text("")
-    assert node.look(folder / "KILL").problem == "its folder is not a folder"
+    assert node.look(folder / "KILL").problem == "the path of the folder is not a folder"
     folder.unlink()
     folder.symlink_to("nowhere")
-    assert node.look(folder / "KILL").problem == "its folder is a link to nowhere"
+    assert node.look(folder / "KILL").problem == "the folder is a link to nowhere"
     folder.unlink()
     folder.mkdir()
     look = node.look(folder / "KILL")
@@ -373,7 +373,8 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
     assert (
-        format_group(mine) == f"members of the group {people.group} cannot create or clear it there"
+        format_group(mine)
+        == f"members of the group {people.group} cannot create or clear the switch there"
     )
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False
@@ -388,8 +389,8 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
     mallory = people.mallory.account
     path = make_folder(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
-    assert f"is {mallory}'s" in refusal(look)
-    assert "another owner" in people.alice.drop(path, people.alice.account).text
+    assert f"belongs to {mallory}:" in refusal(look)
+    assert "owner has changed" in people.alice.drop(path, people.alice.account).text
     assert not path.exists()
     assert people.alice.drop(path, mallory).done, "the job's own owner may have it there"
 
@@ -401,7 +402,7 @@ def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> No
     outcome = people.mallory.drop(path)
     assert outcome.done
     assert path.group() == mallory
-    assert "it keeps your group" in outcome.text
+    assert "the file keeps your group" in outcome.text
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ class Site:
         return outcome.text
 
     async def looked_at(self, switch: Switch) -> SwitchTracker:
-        """The switch with its file, and nothing else, as it is now."""
+        "The switch with its file, and nothing else, current version."
         tracker = SwitchTracker(self.switches, switch)
         await tracker.check_file()
         return tracker
@@ -144,7 +144,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     assert switch.path == str(site.run / "SAVE")
-    assert switch.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert switch.source == "HPCDASH_SAVE_SWITCH in line 3 of the script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
@@ -162,7 +162,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.until(has_said, "its log to say so")
     said, grows = await log.read(switch.living, is_dropped=True)
     assert said == "saved"
-    assert re.fullmatch(r"its log grew \d+ s ago", grows)
+    assert re.fullmatch(r"the log grew \d+ s ago", grows)
     seconds = site.switches.dropped_here_seconds_ago(switch)
     assert seconds is not None
     assert seconds >= 0
@@ -182,7 +182,7 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     found = await site.switches.switch_jobs(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
     _, grows = await SwitchLog(site.store, switch).read(switch.living, is_dropped=False)
-    assert grows in {f"its log grew {n} s ago" for n in range(60)}
+    assert grows in {f"the log grew {n} s ago" for n in range(60)}
     assert await site.drop(switch) == f"created {site.run / 'KILL me'}"
     told: list[SwitchProgress] = []
 
@@ -243,13 +243,13 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     assert unknown.problem == f"no kill switch file is known for job {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     await site.drop(named)
-    assert (await site.switches.find(first, KILL)).source == "set here for this job before"
+    assert (await site.switches.find(first, KILL)).source == "set here earlier for this job"
     find_by_name = await site.switches.find(second, KILL)
-    assert find_by_name.source == "set here for a job of this name before"
+    assert find_by_name.source == "set here earlier for a job with this name"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(find_by_name) == f"forgotten: {site.run / 'KILL'}"
-    assert site.switches.forget(find_by_name) == "nothing was remembered"
+    assert site.switches.forget(find_by_name) == "no saved path"
     assert (await site.switches.find(second, KILL)).path == ""
 
 
@@ -264,7 +264,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
         str(site.run / "WRONG"),
     )
     said = (
-        f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script "
+        f"set here earlier: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of the script "
         "takes precedence"
     )
     assert switch.overridden_note == said
@@ -291,7 +291,7 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     log = SwitchLog(site.store, switch)
     said, grows = await log.read(switch.living, is_dropped=False)
     assert said is None, "it was not created from here"
-    assert grows in {f"its log grew {n} s ago" for n in range(60)}
+    assert grows in {f"the log grew {n} s ago" for n in range(60)}
     tracker = await site.checked(switch)
     await tracker.run(tracker.plan_drop())
     history = (await site.checked(switch)).history
@@ -332,7 +332,7 @@ async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site)
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.source) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (switch.path, switch.source) == ("/gpfs/run/KILL", "kill_switch in the request")
     assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
 
 

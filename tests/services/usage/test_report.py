@@ -260,15 +260,20 @@ HIDDEN = "The cluster hides other users' ended jobs from you"
             ["alice"],
             True,
             None,
-            "The cluster showed only your own jobs: those of other users may be private",
+            "The cluster showed only your own jobs: other users' jobs may be private",
         ),
-        (["bob"], True, None, "Jobs of 1 user: all that the cluster shows you"),
-        (["alice", "bob", None], True, None, "Jobs of 2 users: all that the cluster shows you"),
-        ([], True, None, "Jobs of 0 users: all that the cluster shows you"),
+        (["bob"], True, None, "Jobs of 1 user: only jobs that the cluster shows you"),
+        (
+            ["alice", "bob", None],
+            True,
+            None,
+            "Jobs of 2 users: only jobs that the cluster shows you",
+        ),
+        ([], True, None, "Jobs of 0 users: only jobs that the cluster shows you"),
         (["alice"], True, True, HIDDEN),
         ([], True, True, HIDDEN),
         (["alice", "bob"], True, True, f"Jobs of 2 users. {HIDDEN}"),
-        (["alice"], True, False, "Jobs of 1 user: the cluster hides none from you"),
+        (["alice"], True, False, "Jobs of 1 user: no jobs are hidden from you"),
     ],
 )
 def test_a_report_says_whose_jobs_it_is_of(
@@ -290,7 +295,7 @@ def test_what_a_cluster_forgot_is_rounded_up_to_days_where_there_are_many() -> N
         RUNS.empty_table(), span, span.until, missing, retained_since=span.until - 3 * DAY
     )
     assert fetched.format_forgotten().endswith(
-        f": {span.seconds // DAY - 3} d of the span before that are missing"
+        f": {span.seconds // DAY - 3} d of the time range before that are missing"
     )
 
 
@@ -310,10 +315,10 @@ def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
     assert (runs.num_rows, notes) == (
         1,
         [
-            "Jobs of 1 user: all that the cluster shows you",
+            "Jobs of 1 user: only jobs that the cluster shows you",
             "Running jobs are not counted: the queue could not be queried",
-            "The cluster keeps ended jobs for 3 d: 1 d of the span before that are missing",
-            "1 d of the span are missing: they could not be fetched",
+            "The cluster keeps ended jobs for 3 d: 1 d of the time range before that are missing",
+            "1 d of the time range are missing: fetching failed",
         ],
     )
     runs, notes = runs_and_notes(
@@ -321,7 +326,7 @@ def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
     )
     assert runs["id"].to_pylist() == ["1", "2"]
     assert notes == [
-        "Jobs of 2 users: all that the cluster shows you",
+        "Jobs of 2 users: only jobs that the cluster shows you",
         "1 job still running, counted up to now",
     ]
     # Of what is filtered out nothing is said.
@@ -331,7 +336,7 @@ def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
         user="",
         select=lambda part: part.slice(1),
     )
-    assert (runs.num_rows, notes) == (0, ["Jobs of 2 users: all that the cluster shows you"])
+    assert (runs.num_rows, notes) == (0, ["Jobs of 2 users: only jobs that the cluster shows you"])
 
 
 def test_what_still_runs_counts_with_its_hours_and_as_no_job_that_ended() -> None:

@@ -349,7 +349,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     advice = {one.name: one.messages for one in told}
     assert advice == {
         "eval": ("requested 256G, peak 31G in 40 runs: 40G is enough",),
-        "idle": ("GPUs < 1% busy in 1 run: does the program find them?",),
+        "idle": ("GPUs < 1% busy in 1 run: does the program detect them?",),
         "wide": (
             "1.5 of 64 CPUs busy in 1 run: request fewer, or check the program's thread count",
         ),
@@ -364,14 +364,14 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
             10_850.0,
             50.0,
             "",
-            "with 1G of memory it would start about 3 h earlier: now, not in 3 h (Slurm's "
+            "with 1G of memory, the job would start about 3 h earlier: now, not in 3 h (Slurm's "
             "estimate)",
         ),
         (
             100.0,
             100.0,
             "",
-            "with 1G of memory it would not start earlier now: now (Slurm's estimate)",
+            "with 1G of memory, the job would not start earlier now: now (Slurm's estimate)",
         ),
         # Without an estimate nothing is said.
         (11_000.0, None, "", ""),
@@ -382,7 +382,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
 def test_an_earlier_start_is_told_where_both_are_estimated(
     before: float | None, after: float | None, refusal: str, said: str
 ) -> None:
-    as_it_was = StartOption("as it was", "sbatch", StartEstimate(starts_at_epoch=before), "Slurm")
+    as_it_was = StartOption("unchanged", "sbatch", StartEstimate(starts_at_epoch=before), "Slurm")
     changed = StartOption(
         "1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal), "Slurm"
     )

@@ -576,9 +576,7 @@ class TestRound:
         told = await tell(told.alerts, [], 180, [deaf, hearing])
         assert "over: no job train" in written[-1]
         assert [one.notifier for one in told.deliveries] == [hearing.name]
-        assert told.lost == (
-            f"{deaf.name} was never notified: {self.finding.text}; it is resolved",
-        )
+        assert told.lost == (f"{deaf.name} was never notified: {self.finding.text}; resolved",)
         assert told.alerts == Alerts()
 
     async def test_who_missed_the_first_is_told_the_newest_as_news_and_the_end_of_what_it_knows(

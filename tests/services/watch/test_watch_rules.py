@@ -138,7 +138,7 @@ class TestPulse:
     def test_an_estimated_start(self) -> None:
         words = self.text(job_row("9", reason="Priority", _expected_start_at=at(690)))
         assert words == (
-            "train (9) should start in 1 h 30 min by the scheduler's estimate, at 2026-11-20 "
+            "train (9) should start in 1 h 30 min (scheduler's estimate), at 2026-11-20 "
             "11:30:00 (Priority)"
         )
         assert "without an estimated start" in self.text(job_row("9", reason="Resources"))
@@ -175,7 +175,7 @@ class TestIsHanging:
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         (found,) = self.found(569, job_row("8", "running", started=0))
-        assert found.text == "job 8 (train): its log has not grown for 31 min: /w/8.out"
+        assert found.text == "job 8 (train): the log has not grown for 31 min: /w/8.out"
         assert self.found(571, job_row("8", "running", started=0)) == []
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
@@ -183,8 +183,8 @@ class TestIsHanging:
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         row = job_row("8", "running", name=None)
-        found = unseen_log(HANGING, row, "its log is on n7 until it ends")
-        assert found.text == "cannot check whether job 8 hangs: its log is on n7 until it ends"
+        found = unseen_log(HANGING, row, "the log is on n7 until the job ends")
+        assert found.text == "cannot check whether job 8 hangs: the log is on n7 until the job ends"
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
@@ -485,7 +485,7 @@ class TestWaiting:
             ("PartitionConfig", "the partition does not allow this request (PartitionConfig)"),
             (
                 "DependencyNeverSatisfied",
-                "its dependency can no longer be met (DependencyNeverSatisfied)",
+                "a dependency can no longer be met (DependencyNeverSatisfied)",
             ),
         ],
     )
@@ -539,7 +539,7 @@ class TestPools:
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
         assert find_silent_pool(pool, NOW + timedelta(seconds=10)) == []
         (silent,) = find_silent_pool(pool, NOW + timedelta(hours=1))
-        assert silent.text.startswith("pool lab: no update from its coordinator for 1 h")
+        assert silent.text.startswith("pool lab: no update from the coordinator for 1 h")
         rule = PoolsRule(no_turn_seconds=HOUR, unsaved_in_a_row=2)
         selected = [task for task in tasks if is_selected(task, users, name) and task.is_unfinished]
         found = [one for task in selected for one in find_stuck(pool, task, rule, NOW)]

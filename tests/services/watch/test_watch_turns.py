@@ -127,7 +127,7 @@ async def test_a_log_that_a_rule_names_is_not_on_the_node_that_has_the_jobs_own_
     watch.state.log_files, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
     found = await look(watch)
     assert [one.text for one in found.findings if one.rule == "is-hanging"] == [
-        "job 1 (train): its log has not grown for 1 h 23 min: /l/1"
+        "job 1 (train): the log has not grown for 1 h 23 min: /l/1"
     ]
 
 
@@ -151,8 +151,8 @@ async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wa
     for _ in range(2):
         found = await look(watch)
         assert found.problems == [
-            "the logs of 50 more jobs were not checked: a round checks at most 200 logs, and the "
-            "next one continues"
+            "the logs of 50 more jobs were not checked: a round checks at most 200 logs; the "
+            "next round continues"
         ]
         hung |= {one.subject for one in found.findings}
     assert len(hung) == jobs
@@ -184,7 +184,7 @@ async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_
     watch = watching(Busy(MAX_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"')
     first = await look(watch)
     assert first.problems == [
-        f"4 more training logs were not read: a round reads at most {MAX_TAILS}, and the next one "
+        f"4 more training logs were not read: a round reads at most {MAX_TAILS}; the next round "
         "continues"
     ]
     for _ in range(2):
@@ -228,7 +228,7 @@ async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_l
     watch = watching(Busy(2, lambda asked: Facts(silent=["/l"])), HANGING + 'log = "/l/{id}"')
     found = await look(watch)
     assert found.problems == [
-        "/l did not respond in time: is its file system mounted? Nothing in it was checked"
+        "/l did not respond in time: is its file system mounted? Nothing there was checked"
     ]
     assert (found.findings, found.unknown) == ([], {"is-hanging//1", "is-hanging//2"})
 
@@ -249,7 +249,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)
     (found,) = (await look(watch)).findings
     assert (found.key, found.severity) == ("cannot-look///l", Severity.CRITICAL)
-    assert found.text == "/l could not be checked 4 times in a row: it does not respond"
+    assert found.text == "/l could not be checked 4 times in a row: does not respond"
 
     # Where the command itself fails nothing is known of the place: it stays as it was.
     failure.append(CommandError("it broke"))

@@ -165,12 +165,12 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
                 job,
                 "critical",
             )
-            assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
+            assert f"job {job} (train): the log" in mail.taken[0].message["Subject"]
 
             (queue.work / "go").touch()
             report = await here.until(lambda report: report.events)
             assert kinds(report) == [("recovered", "is-hanging")]
-            assert report.events[0].text == f"job {job} (train): its log is growing again"
+            assert report.events[0].text == f"job {job} (train): the log is growing again"
             assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (2, 2)
             assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
@@ -215,8 +215,8 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
         assert kinds(report) == []
         (found,) = (one for one in report.check.findings if one.rule == "is-hanging")
         assert found.text.startswith(
-            f"cannot check whether job {job} (train) hangs: its log stays on cn01 until it ends, "
-            "and "
+            f"cannot check whether job {job} (train) hangs: the log stays on cn01 until the job "
+            "ends, and "
         )
         assert "Permission denied" in found.text
         assert [words for words in report.check.problems if "cannot check" in words] == [found.text]
@@ -448,7 +448,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         assert kinds(report) == [("recovered", "no-save")]
         assert (
             report.events[0].text
-            == f"job {task} (train): it saved again, or its next save is not overdue"
+            == f"job {task} (train): the job saved again, or the next save is not overdue"
         )
 
 
@@ -648,14 +648,12 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
         said = {
             found("loss", job, "nan loss"): f"{who}: loss is no longer NaN",
             found("loss", job, "plateau loss"): None,
-            found(
-                "loss", waits, "nan loss"
-            ): f"job {waits} (train) is no longer running: it is held",
+            found("loss", waits, "nan loss"): f"job {waits} (train) is no longer running: held",
             found(
                 "ends-late", job
-            ): f"{who}: it will finish in time, or enough successors are queued",
+            ): f"{who}: the job will finish in time, or enough successors are queued",
             found("is-hanging", job): None,
-            found("end-before-save", job): f"{who}: it will save before it ends",
+            found("end-before-save", job): f"{who}: the job will save before it ends",
             found("grace-too-short", job): f"{who}: there is enough time to save before preemption",
             found("grace-too-short", waits): None,
             found("no-save", job): None,
@@ -666,7 +664,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
             found("storage", str(tmp_path), "bytes"): f"{tmp_path}: enough free space again",
             found("storage", "/elsewhere", "bytes"): None,
             found("drained-nodes", "n99"): "node n99 is no longer listed",
-            found("spare-nodes", "all nodes"): "there are enough spare nodes again",
+            found("spare-nodes", "all nodes"): "enough spare nodes again",
             found("spare-nodes", "gpu"): None,
             found("fails-on-a-node", "train of me"): None,
             found("unreachable", "here"): f"{here.store.title} is responding again",
@@ -732,7 +730,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
     async with watched(queue, '[watch.pools]\nusers = ["ada"]', tmp_path) as here:
         report = await here.round(shared=(lab,))
         assert kinds(report) == []
-        assert "pool lab has published nothing" in report.check.problems[0]
+        assert "pool lab has no published state" in report.check.problems[0]
         now = here.store.clock.now()
         published(task, taken_at=now)
         assert kinds(await here.round(shared=(lab,))) == [
@@ -752,7 +750,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
             ("recovered", "slow-save"),
         ]
         assert [event.text for event in report.events[1:]] == [
-            "job 7 (t): it had its turn",
+            "job 7 (t): got its turn",
             "job 7 (t) saved when it was interrupted",
         ]
         report = await here.round(shared=(lab,), settings=replace(here.settings, pools=()))

@@ -124,7 +124,7 @@ async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) 
         await open_train(pilot)
         await press(pilot, "plus")
         assert (
-            "number of jobs, or tasks as 1-10%1; then a script (default: the same)"
+            "number of jobs, or array tasks (1-10%1), then a script (default: the same)"
             in screen_text(pilot.app)
         )
         await type_text(pilot, "3")
@@ -232,7 +232,7 @@ async def test_what_was_edited_is_put_in_the_place_of_what_the_next_element_read
         tmp_path, lambda file, real: file.write_bytes(b"#!/bin/bash\necho new\n")
     )
     assert real.read_bytes() == b"#!/bin/bash\necho new\n"
-    assert words == [f"{real}: written; jobs that start from now on read it"]
+    assert words == [f"{real}: written; jobs that start from now on use it"]
 
 
 async def test_what_was_not_changed_is_not_written(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(
 
     real, [words] = await edited(tmp_path, change)
     assert real.read_bytes() == b"#!/bin/bash\necho theirs\n"
-    assert "it was changed meanwhile" in words
+    assert "the file was changed meanwhile" in words
     assert taken(Path(words.partition("your version is in ")[2])) == b"#!/bin/bash\necho mine\n"
 
 

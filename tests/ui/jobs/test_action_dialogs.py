@@ -531,7 +531,7 @@ async def test_of_running_jobs_only_the_time_limit_can_be_changed(tmp_path: Path
         await press(pilot, "A")
         assert [field.id for field in app.screen.query(Input)] == ["time"]
         assert [field.placeholder for field in app.screen.query(Input)] == ["unchanged"]
-        assert "1 of them is running" in screen_text(app)
+        assert "1 of the jobs is running" in screen_text(app)
         await press(pilot, "escape", "u")
         await point_at(pilot, "200[]")
         await press(pilot, "A")

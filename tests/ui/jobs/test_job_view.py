@@ -233,8 +233,8 @@ async def test_a_job_it_can_never_start_after_is_said_to_be_so() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         assert "prep  ✗ failed  after success" in line_with(app, "  70")
-        assert "after all its tasks end" in line_with(app, "sweep")
-        assert "can never start: 70 did not end that way" in screen_text(app)
+        assert "after all tasks end" in line_with(app, "sweep")
+        assert "can never start: 70 did not end as required" in screen_text(app)
         assert "after it ends" in line_with(app, "report")
 
 

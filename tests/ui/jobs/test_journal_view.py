@@ -164,7 +164,7 @@ async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await until(
-            pilot, lambda: any("it is job 417" in notice for notice in notices(app)), "told"
+            pilot, lambda: any("found: job 417" in notice for notice in notices(app)), "told"
         )
         (entry,), _ = app.main.session.actions.journal.read()
         assert (entry.state, entry.outcomes[0].text) == ("done", "job 417")

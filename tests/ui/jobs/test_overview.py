@@ -88,7 +88,7 @@ async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_i
                 [worker for worker in app.workers if worker.group == "overview"]
             )
             await pilot.pause()
-            assert "Reading its log" in screen_text(app)
+            assert "Reading the log" in screen_text(app)
         await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
 
 
@@ -105,7 +105,7 @@ async def test_the_log_of_an_ended_job_is_read_as_the_terminal_has_the_focus_aga
         await settled(pilot)
         app.app_focus = False
         await pointed_at(pilot, RUNNING)
-        assert "Reading its log" not in screen_text(app)
+        assert "Reading the log" not in screen_text(app)
         app.app_focus = True
         await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
 

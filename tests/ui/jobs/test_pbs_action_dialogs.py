@@ -155,7 +155,7 @@ async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> No
         await point_at(pilot, "12[3].pbs01")
         shown = await asked(pilot, "h")
         assert "Hold array 12[].pbs01 (train-12, 5 jobs, alice)" in shown
-        assert "PBS can hold whole arrays only: all pending tasks of 12[].pbs01" in shown
+        assert "PBS can hold only whole arrays: all pending tasks of 12[].pbs01" in shown
         assert acted(transport) == []
         await press(pilot, "y")
         await until(pilot, lambda: acted(transport))
@@ -173,7 +173,7 @@ async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(
         await settled(pilot)
         shown = await asked(pilot, "h")
         assert "Hold array 12[].pbs01 (train-12, 5 jobs, alice)" in shown
-        assert "PBS can hold whole arrays only: all pending tasks of 12[].pbs01" in shown
+        assert "PBS can hold only whole arrays: all pending tasks of 12[].pbs01" in shown
 
 
 async def test_tasks_that_wait_are_cancelled_by_their_row(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ async def test_a_signal_is_for_all_of_a_job_and_nobody_in_it_is_chosen(tmp_path:
         await press(pilot, "z")
         assert isinstance(app.screen, SignalDialog)
         shown = screen_text(app)
-        assert "to all its processes" in shown
+        assert "to all processes of the job" in shown
         assert "srun" not in shown
         shown = await asked(pilot, "enter")
-        assert "to all its processes" in shown
+        assert "to all processes of the job" in shown
         assert "srun" not in shown
         await press(pilot, "y")
         await until(pilot, lambda: acted(transport))
@@ -288,7 +288,8 @@ async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
         )
         told = [str(words.render()) for words in app.screen.query("Static").results(Static)]
         assert (
-            "Takes at least 52 s: hpcdash pauses between commands to spare the scheduler." in told
+            "This takes at least 52 s: hpcdash pauses between commands to spare the scheduler."
+            in told
         )
         await pilot.press("y")
         await until(pilot, lambda: waited)

@@ -122,7 +122,7 @@ async def test_the_lines_that_hpcdash_wrote_are_one_until_enter_opens_them() -> 
         text = screen_text(app)
         assert "▾ 25 lines by hpcdash: job library, end time, start" in text
         assert "  job library: lets the command import hpcdash.job" in text
-        assert "  end time: tells hpcdash.job when the time limit ends the job" in text
+        assert "  end time: passes the end of the time limit to hpcdash.job" in text
         assert '21 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"' in text
         assert "enter folds hpcdash's lines" in view.hint()
         await press(pilot, "enter")
@@ -198,7 +198,7 @@ async def test_the_last_earlier_job_of_the_name_is_proposed_and_the_difference_s
     app = app_with({"88": TRAIN, "87": TRAIN.replace(b"1e-3", b"3e-4")})
     async with app.run_test(size=(100, 30)) as pilot:
         view = await opened(pilot, "D")
-        assert "differs from job: 87" in screen_text(app)
+        assert "compare with job: 87" in screen_text(app)
         await press(pilot, "enter")
         await until(pilot, lambda: view.other_id)
         shown = screen_text(app)
@@ -215,7 +215,7 @@ async def test_a_difference_may_be_asked_for_at_once_and_with_any_job() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
         await app.main.push("script", job_id="88", diff=True)
-        await until(pilot, lambda: "differs from job: 87" in screen_text(app))
+        await until(pilot, lambda: "compare with job: 87" in screen_text(app))
         await press(pilot, "backspace", "backspace")
         await type_text(pilot, "rm -rf")
         await press(pilot, "enter")
@@ -231,7 +231,7 @@ async def test_the_history_knows_earlier_jobs_too() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
         await press(pilot, "down", "b", "D")
-        assert "differs from job: 80" in screen_text(app)
+        assert "compare with job: 80" in screen_text(app)
 
 
 async def test_a_script_that_is_another_s_is_refused_in_words() -> None:

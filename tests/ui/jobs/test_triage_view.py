@@ -180,7 +180,7 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
         await pilot.press("R")
         await question(pilot)
         text = screen_text(pilot.app)
-        assert "Slurm takes one task range at a time: 2 submissions" in text
+        assert "Slurm accepts one task range at a time: 2 submissions" in text
         assert ("--array=1-3:2%4" in text, "--array=7-9%4" in text) == (True, True)
         await pilot.press("y")
         await until(pilot, lambda: "resubmitted in 2 parts: 91 92" in told(pilot), "the new jobs")
@@ -198,7 +198,9 @@ async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
         await press(pilot, "j")
         assert len(view.rows_to_submit()) == 1
         await until(
-            pilot, lambda: "R resubmits 1 task of this cause" in screen_text(pilot.app), "the hint"
+            pilot,
+            lambda: "R resubmits 1 task with this cause" in screen_text(pilot.app),
+            "the hint",
         )
         await pilot.press("R")
         # It hit its time limit.
@@ -279,7 +281,7 @@ async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
         }
         transport.recent.append(new)
         await pilot.press("y")
-        await until(pilot, lambda: "it is job 93" in told(pilot), "what became of it")
+        await until(pilot, lambda: "found: job 93" in told(pilot), "what became of it")
         assert len(transport.submitted) == 1
 
 
@@ -317,7 +319,7 @@ async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that
         await pilot.press("R")
         dialog = await question(pilot)
         assert dialog.plan.request.job_ids == ("90",)
-        assert "it has not finished: both copies would run" in screen_text(pilot.app)
+        assert "the job has not finished: both copies would run" in screen_text(pilot.app)
         assert not [word for word in dialog.plan.commands[0].argv if word.startswith("--array")]
 
 

@@ -62,7 +62,7 @@ async def test_a_node_that_refuses_is_said_to_in_its_own_words(node: Node, tmp_p
     node.ssh_does(REFUSES)
     async with log_dashboard(tmp_path).run_test(size=(200, 30)) as pilot:
         await open_log(pilot)
-        await shows(pilot, f"it is on cn01 ({node.log})"[:60])
+        await shows(pilot, f"the log is on cn01 ({node.log})"[:60])
         await shows(pilot, NOTE)
         # Lines are cut wherever they are full.
         text = "".join(screen_text(pilot.app).replace("│", "").split())
@@ -142,7 +142,7 @@ async def test_a_refused_log_is_shown_once_the_job_has_ended(node: Node, tmp_pat
     app = log_dashboard(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        await shows(pilot, "it is on cn01")
+        await shows(pilot, "the log is on cn01")
         put(node.last, b"the very end\n")
         await end_the_job(pilot, app)
         await shows(pilot, "the very end")

@@ -165,7 +165,7 @@ async def test_what_a_jump_came_to_is_told_before_all_else_where_there_is_no_roo
     async with app.run_test(size=(80, 24)) as pilot:
         await open_log(pilot)
         await pilot.press("s", "w", "home", "at", "1", "0", ":", "0", "0", "enter")
-        await shows(pilot, "stdout  its lines have no timestamps")
+        await shows(pilot, "stdout  the log has no timestamps")
 
 
 async def test_what_one_types_at_the_percent_sign_must_be_a_percentage(log: Path) -> None:
@@ -230,7 +230,7 @@ async def test_a_log_without_times_says_so_at_the_at_sign(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("at", *"04", "colon", *"30", "enter")
-        await shows(pilot, "its lines have no timestamps")
+        await shows(pilot, "the log has no timestamps")
 
 
 async def test_the_other_stream_is_a_key_away_and_keeps_its_place(log: Path) -> None:
@@ -409,7 +409,7 @@ async def test_brackets_go_through_the_tasks_of_an_array(
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot, "13_6")
         await pilot.press("left_square_bracket")
-        await shows(pilot, "the first known task")
+        await shows(pilot, "this is the first known task")
         for task in ("13_7", "13_8", "13_9"):
             await pilot.press("right_square_bracket")
             await until(
@@ -420,7 +420,7 @@ async def test_brackets_go_through_the_tasks_of_an_array(
             )
             assert current_view(pilot).pointed_job() == task
         await pilot.press("right_square_bracket")
-        await shows(pilot, "the last known task of the array")
+        await shows(pilot, "this is the last known task of the array")
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: current_view(pilot).job_id == "13_8")
 
@@ -445,7 +445,7 @@ async def test_a_job_that_is_no_task_has_no_neighbours(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("right_square_bracket")
-        await shows(pilot, "this job is neither an array task")
+        await shows(pilot, "this job is not an array task")
 
 
 async def test_very_long_lines_of_many_colours_are_read_beside_the_keys(log: Path) -> None:
@@ -483,7 +483,7 @@ async def test_a_broken_line_is_said_and_what_was_read_stays(log: Path) -> None:
         await shows(pilot, "the line to lab broke")
         assert "words" in screen_text(pilot.app)
         await pilot.press("slash", *"else", "enter")
-        await shows(pilot, "the connection failed")
+        await shows(pilot, "connection failed")
         transport.fails.clear()
         append(log, b"it is back\n")
         await pilot.press("end")

@@ -300,7 +300,7 @@ async def test_a_job_that_waits_has_no_chart_yet(log: Path) -> None:
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_chart(pilot, PENDING)
         await shows(pilot, "the job is pending")
-        assert "the chart appears with its first output" in screen_text(pilot.app)
+        assert "the chart appears with the first output" in screen_text(pilot.app)
 
 
 async def test_a_log_that_is_missing_is_said_to_be(log: Path) -> None:

@@ -166,7 +166,7 @@ async def test_a_command_on_the_terminal_has_it_and_its_bad_end_is_told(
         await settled(pilot)
         await press(pilot, "f7")
         assert (tmp_path / "id").read_text().strip() == app.main.view.pointed_job()
-        assert notices(app) == ["shell: sh ended with status 3"]
+        assert notices(app) == ["shell: sh exited with status 3"]
 
 
 async def test_a_refused_value_runs_nothing_and_says_why() -> None:
@@ -216,7 +216,7 @@ async def test_a_saved_configuration_counts_at_once_and_a_bad_one_changes_nothin
         texts.append(GREET.replace("f7", "x"))
         await until(pilot, lambda: len(notices(app)) == 1, "told")
         assert notices(app)[0].startswith(
-            "config.toml:3: plugins[0].key: 'x' already means 'cancel (asks)' there"
+            "config.toml:3: plugins[0].key: 'x' is already bound to 'cancel (confirms)' there"
         )
         assert notices(app)[0].endswith("The previous settings still apply.")
         assert "f7 greet" in str(app.main.query_one(KeyLine).render())
@@ -227,7 +227,7 @@ async def test_a_saved_configuration_counts_at_once_and_a_bad_one_changes_nothin
         await until(
             pilot, lambda: "f8 greet" in str(app.main.query_one(KeyLine).render()), "read again"
         )
-        assert notices(app) == ["configuration reloaded; restart hpcdash for poll"]
+        assert notices(app) == ["configuration reloaded; restart hpcdash to apply poll"]
         assert app.main.view.column_names == ("name", "id")
         await press(pilot, "f7")
         assert app.main.view_name == "jobs"

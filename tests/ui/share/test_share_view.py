@@ -49,7 +49,7 @@ async def test_the_history_of_interruptions_says_how_each_ended() -> None:
         await open_pool(pilot)
         await press(pilot, "t")
         told = screen_text(app)
-        assert "job 45 (hyperband) of luis at LOW after 11 h 1 min: did not answer" in told
+        assert "job 45 (hyperband) of luis at LOW after 11 h 1 min: did not respond" in told
         assert (
             "job 21 (convnext-v2-in22k) of maya at LOW after 1 h 27 min: too slow to save" in told
         )
@@ -58,7 +58,7 @@ async def test_the_history_of_interruptions_says_how_each_ended() -> None:
         await press(pilot, "t")
         told = " ".join(screen_text(app).split())
         assert "Runs of job 45 (hyperband) of luis" in told
-        assert "LOW did not answer" in told
+        assert "LOW did not respond" in told
         assert "LOW failed" in told
 
 
@@ -97,7 +97,7 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         shown_rows(app).move_to("6")
         await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
-        assert "It has 30 s to save, and does not run until it is resumed." in screen_text(app)
+        assert "The task has 30 s to save, and will not run until resumed." in screen_text(app)
         await press(pilot, "n")
         # The marked ones, wherever the cursor is; who is asked for something is not interrupted.
         for row_id in ("6", "72"):

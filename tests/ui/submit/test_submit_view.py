@@ -299,9 +299,7 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
         words = " ".join(screen_text(app).replace("│", " ").replace("┃", " ").split())
-        assert re.search(
-            r"unknown whether job once was submitted at \d\d:\d\d: submit again\?", words
-        )
+        assert re.search(r"job once may have been submitted at \d\d:\d\d\. Submit again\?", words)
         await press(pilot, "enter")
         await until(pilot, lambda: app.screen is app.main, "the form again")
         assert queue.ended("1").state == "completed"
@@ -356,7 +354,7 @@ async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_scrip
         await open_form(pilot)
         await press(pilot, "ctrl+n")
         await fill(pilot, file=str(script))
-        warning = "line 3: ignored: it follows a command (line 2)"
+        warning = "line 3: ignored: ignored: after a command (line 2)"
         await until(pilot, lambda: warning in screen_text(app), "the warning")
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
@@ -500,7 +498,7 @@ async def test_what_was_submitted_can_be_started_from_and_compared_with(
         assert "set_end_time 3600" not in screen_text(app)
         await press(pilot, "ctrl+o")
         assert "▾ 6 lines by hpcdash: start on the nodes" in screen_text(app)
-        assert "  start on the nodes: the command, as a text for each" in screen_text(app)
+        assert "  start on the nodes: the command, as text for each" in screen_text(app)
         await press(pilot, "ctrl+o")
         changed = [line.text for line in view.page.lines if line.text[:1] in "+-"][2:]
         assert changed[:2] == ["-#SBATCH --time=00:05:00", "+#SBATCH --time=01:00:00"]
@@ -618,7 +616,7 @@ async def test_what_is_no_task_of_a_pool_is_told_at_its_field(tmp_path: Path) ->
         await settled(pilot)
         await open_form(pilot)
         view = await fill(pilot, command="true", share="HIGH")
-        assert "several pools fit" in view.form.field_error("share")
+        assert "several pools match" in view.form.field_error("share")
         view = await fill(pilot, pool="lab", slots="4")
         assert "fixed number of nodes" in view.form.field_error("slots_per_node")
         view = await fill(pilot, slots_per_node="2", chain="3")
@@ -745,7 +743,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
         await fill(pilot, time="30m")
         await until(
             pilot,
-            lambda: "would be refused: Job violates accounting␛[2J" in screen_text(app),
+            lambda: "would be rejected: Job violates accounting␛[2J" in screen_text(app),
             "a refusal",
         )
         view.preview_soon()

@@ -114,8 +114,8 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         await opened(pilot, "K")
         text = screen_text(app)
         assert f"{run}/KILL" in text
-        assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
-        assert " cannot create or clear it there" in text, "the group may not write"
+        assert "HPCDASH_KILL_SWITCH in line 2 of the script" in text
+        assert " cannot create or clear the switch there" in text, "the group may not write"
         assert f"create the empty file {run}/KILL, group " in text
         assert "LC_ALL=C" not in text
         assert "9 jobs" in text, "all of alice's have the same script"
@@ -293,7 +293,7 @@ async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_f
             r"set +\d\d:\d\d:\d\d, from here",
             r"removed +\d\d:\d\d:\d\d, by the program +",
             r"log +kill switch: saved, ending",
-            r"left +no running or pending job is known to use it",
+            r"left +no known running or pending job uses it",
         ):
             assert re.search(told, text), (told, text)
         assert "Close (q)" in text
@@ -323,7 +323,7 @@ async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
         transport.mine, transport.recent = [], [ENDED_JOB]
         await app.main.session.store.fetch(Kind.MINE)
         await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
-        assert "It stays until you clear it" in screen_text(app)
+        assert "stays set until you clear it" in screen_text(app)
         await press(pilot, "c")
         await until(pilot, lambda: "the file no longer exists" in screen_text(app))
         text = screen_text(app)
@@ -350,7 +350,7 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
         await until(pilot, lambda: (run / "KILL").exists())
         await settled(pilot)
         await press(pilot, "escape", "K")
-        await until(pilot, lambda: "set here for this job before" in screen_text(app))
+        await until(pilot, lambda: "set here earlier for this job" in screen_text(app))
 
 
 async def test_what_closes_the_dialog_where_a_path_is_typed_is_no_letter_of_it(
@@ -392,7 +392,7 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         text = words(app)
         assert f"{run}/SAVE" in text
         assert (
-            f"! set here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script takes "
+            f"! set here earlier: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of the script takes "
             "precedence (p" in text
         )
         await press(pilot, "p")
@@ -448,7 +448,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         await press(pilot, "ctrl+r")
         await press(pilot, "c")
         assert names_in(run) == ["KILL"]
-        assert "it contains 21 bytes, and it was not created from here" in words(app)
+        assert "the file contains 21 bytes, and was not created from here" in words(app)
         # What is there is not what was asked about.
         switch.unlink()
         switch.symlink_to("/nowhere/at/all")
@@ -488,7 +488,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         said = (
             "only the link is removed"
             if what == "link"
-            else "it contains 13 bytes, and it was not created from here"
+            else "the file contains 13 bytes, and was not created from here"
         )
         assert said in words(app)
         assert app.focused is not None

@@ -212,7 +212,7 @@ def test_what_functions_return(api: Api, tmp_path: Path) -> None:
         == "could not convert string to float: 'no'"
     )
     for asked, status, words in (
-        (f"{pickled}/result", 409, "a Python pickle, which is not read here"),
+        (f"{pickled}/result", 409, "a Python pickle, which the API does not read"),
         (f"{large}/result", 413, "larger than 8 MiB"),
         (f"{planted}/result", 409, "is not JSON"),
         (f"{none}/result", 404, "calls no function"),
@@ -318,7 +318,10 @@ def test_what_is_refused(api: Api) -> None:
     assert api("GET", "/launches", token="").headers["WWW-Authenticate"] == "Bearer"
     # A token for an account that no job here can be of.
     foreign = api("POST", "/launches", launch, OTHER)
-    assert (foreign.status, "runs jobs as whoever submits them" in foreign.message) == (403, True)
+    assert (foreign.status, "runs jobs as the user who submits them" in foreign.message) == (
+        403,
+        True,
+    )
     # Whoever asks is not told what is wrong with the file of tokens.
     tokens = api.program.config.parent / "api-tokens.toml"
     tokens.chmod(0o644)
@@ -421,7 +424,7 @@ def test_killed_and_started_again_it_knows_its_launches_and_keys(api: Api) -> No
 def test_it_does_not_start_without_tokens_that_are_ones_own(tmp_path: Path) -> None:
     program = Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"))
     for words, options in (
-        ("tokens cannot be read", ()),
+        ("cannot read the tokens", ()),
         ("cannot be used together", ("--allow-actions",)),
         ("cannot be used together", ("--port", "8080", "--socket", str(tmp_path / "s"))),
     ):

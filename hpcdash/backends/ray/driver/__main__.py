@@ -256,7 +256,7 @@ class SliceRun:
             status.nodes = ()
             pause = self.attempts.pause_seconds
             self.publish_waiting(
-                f"attempt {self.attempts.number} begins in {pause:.0f} s"
+                f"attempt {self.attempts.number} starts in {pause:.0f} s"
                 if pause
                 else "waiting for slices"
             )
@@ -413,10 +413,10 @@ class SliceRun:
                     add_outcome(reference)
             if not ready:
                 if lost := self.lost_slice(slices):
-                    outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
+                    outcomes.append(Outcome(PREEMPTED, lost, "lost workers"))
                 elif self.should_grow() and self.grow():
                     names = ", ".join(acquired.pod for acquired in self.additional)
-                    outcomes.append(Outcome(PREEMPTED, names, "it continues with more slices"))
+                    outcomes.append(Outcome(PREEMPTED, names, "continues with more slices"))
                 elif not have_started and time.monotonic() - began >= _WAIT_SECONDS:
                     have_started = self.have_started(slices, list(tasks.values()))
             if any(outcome.kind != SUCCEEDED for outcome in outcomes):
@@ -468,7 +468,7 @@ class SliceRun:
             if time.monotonic() >= until:
                 return None
             time.sleep(1)
-        return Outcome(PREEMPTED, lost, "it lost workers, and their peers failed")
+        return Outcome(PREEMPTED, lost, "lost workers, and their peers failed")
 
     def lost_slice(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
         """Return a slice that has lost a node; '' for none.
@@ -578,7 +578,7 @@ def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple
     try:
         code, is_preempted, node = ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
-        return Outcome(CANCELLED, worker, "it did not end in time"), ""
+        return Outcome(CANCELLED, worker, "did not end in time"), ""
     except ray.exceptions.RayError as error:
         return error_outcome(worker, _names(error), _error_text(error)), ""
     return exit_outcome(worker, code, is_preempted=is_preempted), node

@@ -71,10 +71,10 @@ def error_text(names: Sequence[str], text: str) -> str:
     `names`: the exception's class and its bases. `text`: its full text.
     """
     if "OutOfMemoryError" in names and (memory := _MEMORY.search(text)):
-        return f"Ray killed it: its node ran out of memory, with {memory[1]} of {memory[2]} in use"
+        return f"killed by Ray: the node ran out of memory, with {memory[1]} of {memory[2]} in use"
     if "NodeDiedError" in names or "node has died" in text:
         address = _ADDRESS.search(text)
-        return f"its node {address[1]} died" if address else "its node died"
+        return f"node {address[1]} died" if address else "the node died"
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     # A task's own exception is below its traceback; Ray's own messages begin with the event.
     return f"{names[0]}: {lines[-1 if 'RayTaskError' in names else 0]}"
@@ -99,7 +99,7 @@ def verdict(outcomes: Sequence[Outcome]) -> Outcome:
                 return outcome
     if outcomes and all(outcome.kind == SUCCEEDED for outcome in outcomes):
         return outcomes[0]
-    return Outcome(FAILED, outcomes[0].worker if outcomes else "", "its workers were cancelled")
+    return Outcome(FAILED, outcomes[0].worker if outcomes else "", "the workers were cancelled")
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def slice_problem(described: Mapping[str, Any], workers: int, request: Mapping[s
         return f"{pod} has {workers} of its {request['workers']} workers"
     if tpus < request["tpus"]:
         return (
-            f"workers of {pod} have {tpus} TPU, this run asks for {request['tpus']}: set "
+            f"workers of {pod} have {tpus} TPU, this run requests {request['tpus']}: set "
             f"tpus_per_worker = {tpus}"
         )
     return ""

@@ -60,7 +60,7 @@ def enroot_command(
         if re.search(r"\s", bind):
             raise UsageError(
                 f"container.binds: enroot cannot mount a path with white space: {bind!r}",
-                "Bind its parent.",
+                "Bind its parent folder.",
             )
     name = container_name(image)
     values = {**environment.exported, **environment.explicit}

@@ -32,7 +32,7 @@ def pyxis_options(
     options += [f"--container-workdir={work_dir}"] if work_dir else []
     options += [f"--container-env={','.join(environment)}"] if environment else []
     notes = (
-        ("force_pull: pyxis imports the image anew for each job by itself",)
+        ("force_pull: pyxis already imports the image again for each job",)
         if container.force_pull
         else ()
     )
@@ -45,6 +45,7 @@ def _mount(bind: str) -> str:
     target, _, flags = rest.partition(":")
     if "," in source + target or not source or "\0" in bind:
         raise UsageError(
-            f"container.binds: pyxis cannot mount a path with a comma: {bind!r}", "Bind its parent."
+            f"container.binds: pyxis cannot mount a path with a comma: {bind!r}",
+            "Bind its parent folder.",
         )
     return ":".join([source, target or source, *([flags.replace(",", "+")] if flags else [])])

@@ -44,7 +44,7 @@ def to_arguments(texts: Iterable[str | Word]) -> tuple[Word, ...]:
     for word in made:
         if "\0" in word.text:
             raise UsageError(
-                f"{word.text!r} contains a zero byte",
+                f"{word.text!r} contains a NUL byte",
                 "Remove it: program arguments cannot contain one.",
             )
     return made
@@ -115,7 +115,7 @@ def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
         if not _NAME.fullmatch(name) or name in _READ_ONLY:
             raise UsageError(
                 f"environment: {name!r} cannot be set",
-                "Names are letters, digits and _, as in DATA_DIR.",
+                "Use letters, digits and _, such as DATA_DIR.",
             )
         if _SECRET.fullmatch(name):
             raise UsageError(
@@ -123,7 +123,7 @@ def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
                 "Pass the login in a file with mode 0600.",
             )
         if "\0" in value:
-            raise UsageError(f"environment: {name} contains a zero byte", "Remove it.")
+            raise UsageError(f"environment: {name} contains a NUL byte", "Remove it.")
     explicit = {
         name: value for name, value in environment.items() if value and _OF_THE_NODE.fullmatch(name)
     }

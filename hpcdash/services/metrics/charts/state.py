@@ -54,7 +54,7 @@ FINDINGS = {
         "◆",
         "*",
         "bad",
-        "divergence: far above its earlier level, and stays there",
+        "divergence: far above the earlier level, without recovery",
         "divergences",
     ),
     "nan": FindingSign("✗", "x", "bad", "nan", "metrics with nan"),
@@ -248,14 +248,14 @@ def explained(*, is_ascii: bool) -> tuple[SignLabel, ...]:
         SignLabel(
             f"{frame.restart} {RESTART_LETTER}",
             "restart",
-            "a newer attempt begins: requeued or started again",
+            "start of a newer attempt (requeue or restart)",
         ),
         SignLabel(frame.point, "run-0", "a single value, shown where points are sparse"),
         SignLabel(
             f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"
         ),
         SignLabel(frame.cursor, "cursor", "the cursor; its values are in the title"),
-        SignLabel(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn scale"),
+        SignLabel(ACTIVE_PANEL, "title", "before a name: the metric scaled by ↑ ↓ pgup pgdn"),
         SignLabel("A B …", "letter-0", "the run of a curve"),
         SignLabel("pale", "raw-0", "the raw values, behind a smoothed curve"),
         SignLabel("dotted", "again-0", "steps repeated after a restart: the newest values count"),

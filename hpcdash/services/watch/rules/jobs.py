@@ -103,7 +103,7 @@ def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
         return f"{who} is pending; the scheduler estimated its start at {when}"
-    return f"{who} should start in {format_span(seconds)} by the scheduler's estimate, at {when}"
+    return f"{who} should start in {format_span(seconds)} (scheduler's estimate), at {when}"
 
 
 def _rank(row: Row) -> int:
@@ -164,7 +164,7 @@ def find_hanging(
     if now - since <= rule.limit_seconds:
         return []
     grown = "has been missing" if log.size_bytes is None else "has not grown"
-    text = f": its log {grown} for {format_span(now - since)}: {shown(path)}"
+    text = f": the log {grown} for {format_span(now - since)}: {shown(path)}"
     who = shown(row["id"])
     step = (
         f"A hung job cannot see a kill or save switch: hpcdash stacks {who} shows where it is "
@@ -227,8 +227,8 @@ def find_ending_allocations(
         who = format_job(row["id"], row["name"])
         text = f"the allocation {who} ends in {format_span(max(0.0, left))}"
         step = (
-            f"hpcdash alter {shown(row['id'])} --time +1h, if the site allows it; hpcdash "
-            "alloc makes another"
+            f"hpcdash alter {shown(row['id'])} --time +1h, if the site allows it; hpcdash alloc "
+            "creates another"
         )
         name = row["name"] or ""
         findings.append(

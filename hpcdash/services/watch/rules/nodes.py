@@ -56,8 +56,8 @@ def find_few_spares(nodes: pa.Table, rule: NodesRule) -> list[Finding]:
         f"{100 * idle / in_use:.1f}% spare, below {100 * rule.least_spare_share:g}%"
     )
     step = (
-        "A job that loses a node may wait for a replacement: free some nodes, or ask the site to "
-        "return drained ones."
+        "A job that loses a node may wait for a replacement: free some nodes, or ask the site "
+        "to return drained nodes."
     )
     return [Finding(SPARES, spares_subject(rule), Severity.WARNING, text, step)]
 

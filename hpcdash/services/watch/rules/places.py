@@ -25,13 +25,13 @@ UNREPORTED = "untold"
 ABSENT = "absent"
 FAILED = "failed"
 _WHY = {
-    SILENT: "it does not respond",
+    SILENT: "does not respond",
     UNREPORTED: "no tool reports its usage",
     ABSENT: "no such file, or no permission",
-    FAILED: "the command that checks logs and disks fails",
+    FAILED: "the command to check logs and disks fails",
 }
 _STEPS = {
-    SILENT: "Is its file system mounted? Until it responds, hung jobs, saves and free space "
+    SILENT: "Is the file system mounted? Until it responds, hung jobs, saves and free space "
     "there are not checked",
     UNREPORTED: "Check the path under [[watch.storage]]. hpcdash watch --once --dry-run tries "
     "again",

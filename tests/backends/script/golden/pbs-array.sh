@@ -1,5 +1,5 @@
 #!/bin/bash
-# 1 node × 4 CPUs = 4; the command once on each node
+# 1 node × 4 CPUs = 4; one command per node
 #PBS -N sweep
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.err
@@ -16,7 +16,7 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -29,8 +29,8 @@ export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPA
 # When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # For the command, on every host:
 environment=()

@@ -14,7 +14,7 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

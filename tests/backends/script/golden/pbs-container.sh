@@ -1,5 +1,5 @@
 #!/bin/bash
-# 1 node × 2 GPUs = 2; the command once on each node
+# 1 node × 2 GPUs = 2; one command per node
 #PBS -N hpcdash_exp-1a2b
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
@@ -13,14 +13,14 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 python3 /home/ann/train.py
 END_OF_COMMAND
 
-# The container it runs in; $1 is the command:
+# Container for the command, $1:
 IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

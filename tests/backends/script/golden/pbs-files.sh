@@ -15,7 +15,7 @@
 
 cd -- /home/ann/launches/hpcdash_exp-1a2b/code || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

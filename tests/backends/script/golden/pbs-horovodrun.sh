@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 4 GPUs = 8; horovodrun once, a rank for each
+# 2 nodes × 4 GPUs = 8; horovodrun with one rank per slot
 #PBS -N hpcdash_exp-1a2b
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
@@ -14,7 +14,7 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs once, on the first node:
+# Command that runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 4 CPUs = 8; mpirun once, a rank for each
+# 2 nodes × 4 CPUs = 8; mpirun with one rank per slot
 #PBS -N hpcdash_exp-1a2b
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
@@ -14,7 +14,7 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs once, on the first node:
+# Command that runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -31,8 +31,8 @@ export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPA
 # When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # For the command, on every host:
 environment=()

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 4 GPUs = 8; the command once on each node
+# 2 nodes × 4 GPUs = 8; one command per node
 #PBS -N hpcdash_exp-1a2b
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
@@ -14,7 +14,7 @@
 
 cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -29,8 +29,8 @@ export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPA
 # When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # For the command, on every host:
 environment=(
@@ -263,7 +263,7 @@ nvidia-smi -L > /dev/null &&
 END_OF_PROBE
 prepare_nodes "$probe" 300 USR1 \
   'node NODE failed the probe (status STATUS):' \
-  'PBS cannot exclude nodes by name: choose others with host= in select, or tell the site'
+  'PBS cannot exclude nodes by name: choose other nodes with host= in select, or notify the site'
 
 interrupted=
 start_nodes

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 1 node × 4 CPUs = 4; the command once on each node
+# 1 node × 4 CPUs = 4; one command per node
 #SBATCH --job-name=sweep
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.err
@@ -15,7 +15,7 @@
 
 # shellcheck disable=SC2016,SC2317
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -37,8 +37,8 @@ set_end_time() {
 }
 set_end_time 3600
 
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # What fails on one node ends all.
 export SLURM_KILL_BAD_EXIT=1

@@ -12,7 +12,7 @@
 
 # shellcheck disable=SC2016,SC2317
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 1 GPU = 2; the command once on each node
+# 2 nodes × 1 GPU = 2; one command per node
 #SBATCH --job-name=hpcdash_exp-1a2b
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.err
@@ -13,7 +13,7 @@
 
 # shellcheck disable=SC2016,SC2317
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -90,7 +90,7 @@ hpcdash_install() {
   "$PY_EXEC" -m venv "$hpcdash_mine" || return
   if [ -n "$hpcdash_source" ]; then
     hpcdash_build --no-build-isolation || {
-      echo "hpcdash: it is built once more, with what its build needs fetched by pip" >&2
+      echo "hpcdash: building again, with build dependencies from pip" >&2
       hpcdash_build || return
     }
     set -- "$hpcdash_mine"/wheel/*.whl
@@ -115,7 +115,7 @@ until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
     if [ ! -e "$hpcdash_venv/pyvenv.cfg" ]; then
       rm -f -- "$hpcdash_venv"
       if ! hpcdash_install; then
-        echo "hpcdash: the environment of the job could not be made in $hpcdash_mine on $HOSTNAME" >&2
+        echo "hpcdash: could not create the job's environment in $hpcdash_mine on $HOSTNAME" >&2
         exit 1
       fi
       ln -sT -- "$hpcdash_mine" "$hpcdash_venv" 2>/dev/null || rm -rf -- "$hpcdash_mine"
@@ -127,13 +127,13 @@ until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
       hpcdash_last=$hpcdash_now
       hpcdash_still=0
     elif [ "$((hpcdash_still += 1))" -ge "$hpcdash_stale" ]; then
-      echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is removed" >&2
+      echo "hpcdash: the owner of $hpcdash_lock is not alive; removing the lock" >&2
       rm -rf -- "$hpcdash_lock"
       hpcdash_still=0
     fi
     sleep 1
   elif [ "$((hpcdash_refused += 1))" -gt 5 ]; then
-    echo "hpcdash: $hpcdash_lock cannot be made: is $hpcdash_root writable, and the quota not used up?" >&2
+    echo "hpcdash: cannot create $hpcdash_lock: check that $hpcdash_root is writable and within quota" >&2
     exit 1
   fi
 done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 1 node × 2 GPUs = 2; the command once on each node
+# 1 node × 2 GPUs = 2; one command per node
 #SBATCH --job-name=hpcdash_exp-1a2b
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%j.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%j.err
@@ -15,14 +15,14 @@
 # For the command, on every node:
 export DATA=/d
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 python3 /home/ann/train.py
 END_OF_COMMAND
 
-# The container it runs in; $1 is the command:
+# Container for the command, $1:
 IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

@@ -17,7 +17,7 @@
 # For the command, on every node:
 export DATA=/data
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

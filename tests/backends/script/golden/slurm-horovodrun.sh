@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 4 GPUs = 8; horovodrun once, a rank for each
+# 2 nodes × 4 GPUs = 8; horovodrun with one rank per slot
 #SBATCH --job-name=hpcdash_exp-1a2b
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%j.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%j.err
@@ -12,7 +12,7 @@
 
 # shellcheck disable=SC2016,SC2317
 
-# What runs once, on the first node:
+# Command that runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 4 CPUs = 8; mpirun once, a rank for each
+# 2 nodes × 4 CPUs = 8; mpirun with one rank per slot
 #SBATCH --job-name=hpcdash_exp-1a2b
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%j.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%j.err
@@ -12,7 +12,7 @@
 
 # shellcheck disable=SC2016,SC2317
 
-# What runs once, on the first node:
+# Command that runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -37,8 +37,8 @@ set_end_time() {
 }
 set_end_time 3600
 
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # Where the ranks meet: the first node, on a port of this job's own.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -74,7 +74,7 @@ wait_nodes() {
   done
 }
 
-# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
+# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to the batch shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1

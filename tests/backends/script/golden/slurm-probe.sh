@@ -1,5 +1,5 @@
 #!/bin/bash
-# 2 nodes × 4 GPUs = 8; the command once on each node
+# 2 nodes × 4 GPUs = 8; one command per node
 #SBATCH --job-name=hpcdash_exp-1a2b
 #SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%j.out
 #SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%j.err
@@ -16,7 +16,7 @@
 # For the command, on every node:
 export DATA=/data
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -40,8 +40,8 @@ set_end_time() {
 }
 set_end_time 3600
 
-# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
-# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds its checkpoint. With checkpoints = "FOLDER" in
+# the request, hpcdash sets the checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 require_nodes() {
   if [ "$SLURM_JOB_NUM_NODES" -ne "$1" ]; then
@@ -119,7 +119,7 @@ wait_nodes() {
   done
 }
 
-# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
+# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to the batch shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1

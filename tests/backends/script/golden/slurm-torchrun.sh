@@ -24,7 +24,7 @@ export DATA=/data
 export HPCDASH_KILL_SWITCH=/home/ann/KILL
 export HPCDASH_SAVE_SWITCH=/home/ann/SAVE
 
-# What runs on each node:
+# Command for each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
@@ -61,7 +61,7 @@ newest_checkpoint() {
     -printf '%T@ %P\n' | sort -rn | head -n 1
 }
 hpcdash_first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
-  echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
+  echo "hpcdash: cannot save checkpoints in $HPCDASH_CHECKPOINTS: ending the job" >&2
   exit 1
 }
 HPCDASH_RESUME_FROM=${hpcdash_first_checkpoint#* }
@@ -106,21 +106,21 @@ requeue_preempted() {
     1) return 0 ;;
     2)
       grep -qs "^SIGTERM $SLURM_JOB_ID\$" "$HPCDASH_STOPPED_EARLY" || return 0
-      echo "hpcdash: stopped for SIGTERM, and the controller does not answer: asks it again in 5 s" >&2
+      echo "hpcdash: stopped for SIGTERM; the controller does not respond: retrying in 5 s" >&2
       ;;
     esac
     if [ "$SECONDS" -ge "$deadline" ]; then
-      echo "hpcdash: stopped for a signal, and not known to be requeued after 10 minutes: ends with 75" >&2
+      echo "hpcdash: stopped for a signal; requeue not confirmed after 10 minutes: exiting with 75" >&2
       exit 75
     fi
     sleep 5
   done
   if [ "$restarts" -ge "$1" ]; then
-    echo "hpcdash: preempted, and not requeued: restarted $restarts times (max_requeues is $1)" >&2
+    echo "hpcdash: preempted, not requeued: restarted $restarts times (max_requeues is $1)" >&2
     exit 75
   fi
   echo "hpcdash: preempted: requeues job $job_id, restart $((restarts + 1)) (max_requeues is $1)" >&2
-  timeout -k 5 60 scontrol requeue "$job_id" || echo "hpcdash: scontrol requeue $job_id ended with $?" >&2
+  timeout -k 5 60 scontrol requeue "$job_id" || echo "hpcdash: scontrol requeue $job_id exited with $?" >&2
   exit 75
 }
 
@@ -174,7 +174,7 @@ wait_nodes() {
   done
 }
 
-# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
+# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to the batch shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
