@@ -543,11 +543,11 @@ class ChartPrinter:
 
     def _painted(self, line: Line) -> str:
         if self._colours is None:
-            text = "".join(message for message, _ in line).rstrip()
+            text = "".join(piece for piece, _ in line).rstrip()
         else:
             text = "".join(
-                _STYLES.get(name, Style()).render(message, color_system=self._colours)
-                for message, name in line
+                _STYLES.get(name, Style()).render(piece, color_system=self._colours)
+                for piece, name in line
             )
         return text if self.has_unicode else text.translate(_PLAIN_LETTERS)
 

@@ -167,12 +167,12 @@ def environment_here(
     """
     from hpcdash.domain.request import is_secret
 
-    stored = {
+    allowed = {
         name: value
         for name, value in os.environ.items()
         if name in command.plugin.secrets or not (is_secret(name, value) or name in withheld)
     }
-    return {**stored, **command.variables}
+    return {**allowed, **command.variables}
 
 
 async def run_plugin(

@@ -143,8 +143,8 @@ def parse_down_hosts(answer: Answer, *, form: Form, token: str = "") -> frozense
     records = read[0] if read else []
     return frozenset(
         name
-        for name, reported in records
-        if node_state(reported.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
+        for name, native in records
+        if node_state(native.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
     )
 
 
@@ -169,11 +169,11 @@ def parse_nodes(
         raise unreadable(answer, "nodes", command)
     records, rejected = read
     if dialect is not Dialect.TORQUE:
-        vnodes = [_Vnode(name, reported) for name, reported in records]
+        vnodes = [_Vnode(name, native) for name, native in records]
         hosts = {vnode.host for vnode in vnodes if not vnode.is_empty}
         rows = [vnode.row() for vnode in vnodes if not vnode.is_empty or vnode.host not in hosts]
     else:
-        rows = [_torque_node(name, message) for name, message in records]
+        rows = [_torque_node(name, native) for name, native in records]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
         rejected += tuple(f"a node whose job count is out of range: {name}" for name in too_many)

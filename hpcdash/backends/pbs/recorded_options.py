@@ -247,23 +247,23 @@ def unlike_directives(record: Recorded, in_script: Settings, *, is_array: bool) 
     return unlike
 
 
-def _same(key: str, recorded: str | None, message: str, work_dir: str) -> bool:
+def _same(key: str, recorded: str | None, given: str, work_dir: str) -> bool:
     """Whether a directive asks for what is on record."""
     if recorded is None:
         return False
     if key in _TIMES:
         try:
-            return parse_duration(recorded) == parse_duration(message)
+            return parse_duration(recorded) == parse_duration(given)
         except ValueError:
-            return recorded == message
+            return recorded == given
     if key in ("k", "m"):
-        return set(recorded) == set(message)
+        return set(recorded) == set(given)
     if key in ("o", "e"):
-        path = message if message.startswith("/") or ":" in message else f"{work_dir}/{message}"
+        path = given if given.startswith("/") or ":" in given else f"{work_dir}/{given}"
         return recorded.rstrip("/") == path.rstrip("/")
     if key == "W.umask":
-        return recorded.lstrip("0") == message.lstrip("0")
-    return recorded == message
+        return recorded.lstrip("0") == given.lstrip("0")
+    return recorded == given
 
 
 def _resources(native: Native) -> dict[str, str]:

@@ -120,8 +120,8 @@ def read_all(
     if read is None:
         return None
     texts: list[tuple[str, Native]] = [
-        (decoded(name), {decoded(key): decoded(value) for key, value in reported.items()})
-        for name, reported in read[0]
+        (decoded(name), {decoded(key): decoded(value) for key, value in native.items()})
+        for name, native in read[0]
     ]
     return texts, read[1]
 

@@ -621,10 +621,10 @@ def _from_copies(request: Request, place: Place, line: str) -> str:
             'Set launcher = "srun", or storage_root to a folder that only you and root can '
             "replace.",
         )
-    stored = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
+    trap = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
     library = f'{_SAID}\nexport PYTHONPATH="${COPY}"/{LIBRARY_NAME}{_REST_OF_PATH}\n'
     return (
-        f"{UNTIL_ITS_END}{stored}{copy_part(place.folder, place.copies, place.code_folder)}"
+        f"{UNTIL_ITS_END}{trap}{copy_part(place.folder, place.copies, place.code_folder)}"
         # bash runs what comes last in its own place, without its traps.
         f'{library if LIBRARY_NAME in place.copies else ""}(\n{line}\n)\nexit "$?"'
     )

@@ -139,7 +139,7 @@ def _parse_record(record: str) -> dict[str, str]:
             found += [(key, [value]) for key, value in _pairs(line.strip() if number else line)]
         elif found:
             found[-1][1].append(line)
-    return _numbered((key, "\n".join(messages)) for key, messages in found)
+    return _numbered((key, "\n".join(lines)) for key, lines in found)
 
 
 def _first_record(text: str) -> str:

@@ -96,23 +96,23 @@ class LogFile:
         return await self._read(None, max(length, 0))
 
     async def find(
-        self, requested: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
+        self, text: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
     ) -> int | None:
         """Find the start of the piece with the next match at or after `offset`.
 
         Backwards, the last match that ends before it. Searches at most `span_bytes`. The case of
-        ASCII letters matters only if `requested` has an upper-case letter. A match is within a
+        ASCII letters matters only if `text` has an upper-case letter. A match is within a
         line.
         """
-        errors = "surrogateescape" if is_encodable(requested) else "replace"
-        needle = requested.encode("utf-8", errors)
+        errors = "surrogateescape" if is_encodable(text) else "replace"
+        needle = text.encode("utf-8", errors)
         is_searchable = needle and b"\n" not in needle and b"\0" not in needle
         if not is_searchable or len(needle) > BLOCK or path_problem(self.path):
             return None
         low = max(0, offset - span_bytes if backwards else offset)
         high = offset if backwards else offset + span_bytes
         match = await self._grep(
-            requested, low, high, backwards=backwards, folds_case=requested == requested.lower()
+            text, low, high, backwards=backwards, folds_case=text == text.lower()
         )
         if match is None:
             return None
@@ -172,14 +172,14 @@ class LogFile:
         return _chunk_read(answer, begin, length) if self._reader else query.parse(answer)[0]
 
     async def _grep(
-        self, requested: str, low: int, high: int, *, backwards: bool, folds_case: bool
+        self, text: str, low: int, high: int, *, backwards: bool, folds_case: bool
     ) -> int | None:
         """Return the offset of the first match from `low` to `high`; backwards, of the last."""
         if not self._reader:
             options = ("backwards" if backwards else "forwards", "-i" if folds_case else "")
             window = (str(low), str(high), str(_FIND_WINDOW_BYTES))
             script = shell_text("services/logs/find.sh")
-            argv = ("sh", "-c", script, "sh", safe_path(self.path), requested, *window, *options)
+            argv = ("sh", "-c", script, "sh", safe_path(self.path), text, *window, *options)
             answer = await self._run(argv, FIND_LIMIT_SECONDS)
             parts = answer.stdout.split() if answer is not None else []
             if parts and parts[-1].isdigit():
@@ -187,12 +187,12 @@ class LogFile:
             if parts[-1:] != [b"cannot"]:
                 return None
         # The grep there cannot report offsets, or must not read the file: search here.
-        return await self._scan(requested, low, high, backwards=backwards, folds_case=folds_case)
+        return await self._scan(text, low, high, backwards=backwards, folds_case=folds_case)
 
     async def _scan(
-        self, requested: str, low: int, high: int, *, backwards: bool, folds_case: bool
+        self, text: str, low: int, high: int, *, backwards: bool, folds_case: bool
     ) -> int | None:
-        needle = requested.encode("utf-8", "surrogateescape")
+        needle = text.encode("utf-8", "surrogateescape")
         if folds_case:
             needle = needle.lower()
         shared = len(needle) - 1

@@ -72,7 +72,7 @@ class NoTimes(Exception):
 
 async def find_text(
     file: LogFile,
-    requested: str,
+    text: str,
     start: int,
     size: int,
     *,
@@ -90,7 +90,7 @@ async def find_text(
         left = max(0, here - end if backwards else end - here)
         while left > 0:
             span = min(SPAN_BYTES, left + _SHARED_BYTES)
-            offset = await file.find(requested, here, backwards=backwards, span_bytes=span)
+            offset = await file.find(text, here, backwards=backwards, span_bytes=span)
             if offset is not None:
                 return SearchHit(offset, bool(has_wrapped))
             step = min(SPAN_BYTES - _SHARED_BYTES, left)

@@ -137,10 +137,10 @@ class LogWindow:
             return index + 1
         return index
 
-    def find(self, requested: str, offset: int, *, backwards: bool = False) -> int | None:
+    def find(self, text: str, offset: int, *, backwards: bool = False) -> int | None:
         """Find the next held row with a text, or the last before `offset`, as LogFile.find."""
-        folds_case = requested == requested.lower()
-        needle = requested.encode("utf-8", "replace")
+        folds_case = text == text.lower()
+        needle = text.encode("utf-8", "replace")
         first = bisect_left(self.rows, offset, key=attrgetter("offset"))
         for row in reversed(self.rows[:first]) if backwards else self.rows[first:]:
             if needle in (row.content.lower() if folds_case else row.content):

@@ -115,10 +115,10 @@ class StoredMetric:
         """The metric as it is now, sharing its memory; of the outermost cells the content may still
         change.
         """
-        stored = copy(self)
-        stored.points = copy(self.points)
-        stored.cells = copy(self.cells)
-        return stored
+        snapshot = copy(self)
+        snapshot.points = copy(self.points)
+        snapshot.cells = copy(self.cells)
+        return snapshot
 
     def fold_points_before(self, offset: float, attempts: Integers, limit: int) -> None:
         """Fold the points before an offset of the log."""

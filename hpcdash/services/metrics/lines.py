@@ -146,8 +146,8 @@ class LineReader:
         is_in_block = is_in_block and offset - begin <= LONGEST_BLOCK_BYTES
         if (bar := read_bar(text)) is not None:
             self._take_bar(bar, offset)
-        elif (messages := read_dict(text)) is not None:
-            self._take_dict(messages[0], offset)
+        elif (dictionary := read_dict(text)) is not None:
+            self._take_dict(dictionary[0], offset)
         elif (record := read_record(text)) is not None:
             self.begin_samples(offset)
             self._record = (offset, *record)
@@ -197,11 +197,9 @@ class LineReader:
         """Complete open readings: nothing more follows."""
         if self._block is not None:
             begin, head = self._block
-            messages = sort_pairs("block", head.values.items())
-            step = head.step if head.has_step else messages.step
-            self._add(
-                begin, head._replace(values=messages.values, tokens=messages.tokens, step=step)
-            )
+            block = sort_pairs("block", head.values.items())
+            step = head.step if head.has_step else block.step
+            self._add(begin, head._replace(values=block.values, tokens=block.tokens, step=step))
         if self._bar is not None and self._bar[1].reading is not None:
             self._add(self._bar[0], self._bar[1].reading)
         if self._dict is not None:
@@ -240,10 +238,10 @@ class LineReader:
             self._is_epoch_unknown = False
         elif bar.is_training and self._bar is not None:
             self.flush()
-        if (messages := read_dict(bar.after) if bar.after else None) is not None:
+        if (dictionary := read_dict(bar.after) if bar.after else None) is not None:
             # Right behind the bar: it is the bar's step.
-            is_beside = not messages[1].strip()
-            self._take_dict(_with_step(messages[0], bar) if is_beside else messages[0], offset)
+            is_beside = not dictionary[1].strip()
+            self._take_dict(_with_step(dictionary[0], bar) if is_beside else dictionary[0], offset)
             if is_beside:
                 self.flush()
         elif bar.after and (reading := self.parse_sample_line(bar.after)) is not None:

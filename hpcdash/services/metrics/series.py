@@ -201,11 +201,11 @@ class MetricLog:
         """
         if self._epochs.position is None or self.first_epoch is not None:
             return self
-        stored = self.snapshot()
-        stored._epochs.begins_with = first_epoch
-        stored._correct_steps(self._epochs)
-        stored.version += 1
-        return stored
+        corrected = self.snapshot()
+        corrected._epochs.begins_with = first_epoch
+        corrected._correct_steps(self._epochs)
+        corrected.version += 1
+        return corrected
 
     @property
     def nbytes(self) -> int:
@@ -247,11 +247,11 @@ class MetricLog:
         """The log as it is now, to be read while this one goes on changing; shares its memory, and
         is not to be added to. The outermost cells may already hold points that came later.
         """
-        stored = copy(self)
-        stored._metrics = {name: metric.snapshot() for name, metric in self._metrics.items()}
-        stored._stretches = list(self._stretches)
-        stored._epochs = copy(self._epochs)
-        return stored
+        snapshot = copy(self)
+        snapshot._metrics = {name: metric.snapshot() for name, metric in self._metrics.items()}
+        snapshot._stretches = list(self._stretches)
+        snapshot._epochs = copy(self._epochs)
+        return snapshot
 
     def series(self, name: str, first: int, until: float) -> Series:
         """Metric `name` from the offset `first` up to `until`, inf for the end, in the log's order

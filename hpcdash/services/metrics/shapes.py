@@ -425,6 +425,6 @@ def _without_stamps(
     if fraction := digits[:, 14:].shape[1]:
         powers = 10 ** np.arange(fraction - 1, -1, -1)
         times += digits[:, 14:].astype(np.int64) @ powers / 10.0**fraction
-    stored = np.ones(len(letters), bool)
-    stored[where.ravel()] = False
-    return letters[stored].tobytes(), times
+    is_rest = np.ones(len(letters), bool)
+    is_rest[where.ravel()] = False
+    return letters[is_rest].tobytes(), times

@@ -534,7 +534,7 @@ class Coordinator:
         self._warn_once(task.id, f"job {task.id}: {reason}")
         return task
 
-    async def _recheck(self, task: StoredTask, row: Row, message: str) -> StoredTask:
+    async def _recheck(self, task: StoredTask, row: Row, cause: str) -> StoredTask:
         """Check a waiting task whose job has changed; cancel the job if it is refused."""
         task = replace(task, nodes=self._node_count(row), name=str(row["name"] or ""))
         refusal = await self._refusal(task, row)
@@ -546,7 +546,7 @@ class Coordinator:
             state="refused" if refusal else task.state,
         )
         waits = f"waits for {counted(task.nodes, 'node')}"
-        self.notify(f"job {task.id} {message}: {refusal or waits}")
+        self.notify(f"job {task.id} {cause}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task)
         return task

@@ -125,9 +125,9 @@ def build_plan(
     return SubmissionPlan(plan, tuple(notes), searches)
 
 
-async def refuse_large_array(store: ClusterStore, requested: Submission) -> None:
+async def refuse_large_array(store: ClusterStore, submission: Submission) -> None:
     """Raise UsageError for an array that exceeds the cluster's limit, if that limit is known."""
-    query = store.backend.submit.array_refusal(requested)
+    query = store.backend.submit.array_refusal(submission)
     if query is None:
         return
     try:
@@ -178,7 +178,7 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
 
 
 def plan_submission(
-    store: ClusterStore, requested: Submission, offers: Offers | None = None
+    store: ClusterStore, submission: Submission, offers: Offers | None = None
 ) -> SubmissionPlan:
     """Plan the submission of a script; nothing is submitted.
 
@@ -187,15 +187,15 @@ def plan_submission(
     if it is impossible.
     """
     findings = store.backend.scripts.reader().lint_script(
-        requested.script, offers or Offers(), requested.options
+        submission.script, offers or Offers(), submission.options
     )
-    submit = store.backend.submit.submission(replace(requested, mark=new_mark()))
+    submit = store.backend.submit.submission(replace(submission, mark=new_mark()))
     notes = (*map(format_finding, findings), *submit.notes)
-    return build_plan(store, submit, notes=notes, user=requested.run_as)
+    return build_plan(store, submit, notes=notes, user=submission.run_as)
 
 
 async def plan_script(
-    store: ClusterStore, requested: Submission, offers: Offers | None = None
+    store: ClusterStore, submission: Submission, offers: Offers | None = None
 ) -> SubmissionPlan:
     """Plan a script like `plan_submission`, after checks that query the cluster.
 
@@ -204,10 +204,10 @@ async def plan_script(
     """
     from hpcdash.services.submit.checks import missing_log_folders
 
-    await refuse_large_array(store, requested)
-    requested = replace(requested, after=await after_in_full(store, requested.after))
-    planned = plan_submission(store, requested, offers)
-    missing = await missing_log_folders(store, requested)
+    await refuse_large_array(store, submission)
+    submission = replace(submission, after=await after_in_full(store, submission.after))
+    planned = plan_submission(store, submission, offers)
+    missing = await missing_log_folders(store, submission)
     return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
 
 

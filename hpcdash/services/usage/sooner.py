@@ -63,17 +63,17 @@ class EarlierStart(Struct, frozen=True):
         """Format the estimates as a sentence; '' for none."""
         change = self.changed.change
         after = self.changed.format_when(now_epoch)
-        origin = f"({self.changed.estimator}'s estimate)"
+        estimator = f"({self.changed.estimator}'s estimate)"
         if self.changed.estimate.refusal:
             return f"with {change}: {after}"
         if (earlier := self.earlier_seconds) is None:
             return ""
         if earlier < MINUTE:
-            return f"with {change}, the job would not start earlier now: {after} {origin}"
+            return f"with {change}, the job would not start earlier now: {after} {estimator}"
         before = self.as_it_was.format_when(now_epoch)
         return (
             f"with {change}, the job would start about {format_span(earlier)} earlier: {after}, "
-            f"not {before} {origin}"
+            f"not {before} {estimator}"
         )
 
 

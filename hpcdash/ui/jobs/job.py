@@ -448,6 +448,6 @@ def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text
     text = Text(visible(entry.value), find_style(name))
     if entry.fraction is not None and bar_at is not None:
         text.append(" " * (max(0, bar_at - text.cell_len) + 2))
-        for message, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
-            text.append(message, find_style("bar" if name == cells.ACCENT else "label"))
+        for piece, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
+            text.append(piece, find_style("bar" if name == cells.ACCENT else "label"))
     return text

@@ -141,8 +141,8 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
-        for message, style in pieces:
-            text.append(message, self._plot.sign_style(style))
+        for piece, style in pieces:
+            text.append(piece, self._plot.sign_style(style))
         return text
 
     def _nothing(self) -> Text:

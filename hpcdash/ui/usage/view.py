@@ -287,8 +287,8 @@ class UsageView(View):
             styles[role] = Style(color=style.color, bold=style.bold)
         text = Text(no_wrap=True, end="")
         for line in lines:
-            for message, role in line:
-                text.append(message, styles.get(role, Style()))
+            for piece, role in line:
+                text.append(piece, styles.get(role, Style()))
             text.append("\n")
         page.update(text)
 

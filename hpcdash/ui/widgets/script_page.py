@@ -183,22 +183,22 @@ class ScriptPage(ScrollView, can_focus=True):
 
     # -- searching
 
-    def search(self, requested: str) -> int:
-        """Mark the matches of `requested` and go to the first below the top; return their number.
+    def search(self, pattern: str) -> int:
+        """Mark the matches of `pattern` and go to the first below the top; return their number.
 
-        Case matters only if `requested` has an upper-case letter.
+        Case matters only if `pattern` has an upper-case letter.
         """
-        ignores_case = requested == requested.lower()
+        ignores_case = pattern == pattern.lower()
         self.matches = []
         for number, line in enumerate(self.lines):
             text = line.text.lower() if ignores_case else line.text
             # The lower case of some letters is two letters, which would shift the matches.
             text = text if len(text) == len(line.text) else line.text
-            start = text.find(requested)
+            start = text.find(pattern)
             while start >= 0:
-                end = start + len(requested)
+                end = start + len(pattern)
                 self.matches.append((number, start, end))
-                start = text.find(requested, end)
+                start = text.find(pattern, end)
         matched_lines = [line for line, _, _ in self.matches]
         is_hidden = not self.is_open and any(
             bisect_left(matched_lines, fold.first) < bisect_left(matched_lines, fold.last)
