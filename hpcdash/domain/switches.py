@@ -236,7 +236,7 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 
 
 def format_unknown(named: NamedSwitch) -> str:
-    "Format `KILL_SWITCH in line 4 of the script names $WORK/KILL; WORK: not known here`."
+    """Format `KILL_SWITCH in line 4 of the script names $WORK/KILL; WORK: not known here`."""
     unknown = ", ".join(named.unknown)
     return (
         f"{visible(named.source)} sets it to {visible(named.path)}; {unknown} cannot be resolved "

@@ -333,7 +333,7 @@ def _local_time(epoch_seconds: int) -> str:
 
 
 async def _fetch_agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
-    "Return the keys from the agent behind a socket; [] if `path` is '' or it does not answer."
+    """Return the keys from the agent behind a socket; [] if `path` is '' or it does not answer."""
     if not path:
         return []
     found.agent = asyncssh.SSHAgentClient(path)

@@ -74,7 +74,7 @@ class Demo:
 
 
 def processes_of(folder: Path) -> dict[psutil.Process, str]:
-    "What names a folder or runs in it, with the command line."
+    """What names a folder or runs in it, with the command line."""
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

@@ -16,7 +16,7 @@ def no_save_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    "A file system of 256 KiB of unrelated output."
+    """A file system of 256 KiB of unrelated output."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(

@@ -21,7 +21,7 @@ _MIN_SECONDS = 10 * MINUTE
 
 
 class StartOption(Struct, frozen=True):
-    "Estimated start of a job with a change ('unchanged' without one), and the command for it."
+    """Estimated start of a job with a change ('unchanged' without one), and the command for it."""
 
     change: str
     command: str

@@ -398,7 +398,7 @@ class LogView(View):
         self._start_fetch()
 
     async def _step_other(self, step: int) -> None:
-        "Show the log of the next or previous part; the job's main log precedes them."
+        """Show the log of the next or previous part; the job's main log precedes them."""
         logs = await self._fetch_others()
         if not logs:
             if Capability.WORKERS not in self.session.store.backend.capabilities:
@@ -415,7 +415,7 @@ class LogView(View):
         self._go_other(logs[at - 1] if at else None)
 
     async def _go_run(self, step: int) -> None:
-        "Show the log of the next or previous run; the allocation's main log precedes them."
+        """Show the log of the next or previous run; the allocation's main log precedes them."""
         if self.place is None:
             return
         try:

@@ -53,7 +53,7 @@ def format_queue(queue: QueueOffer) -> str:
 
 
 def format_node(queue: QueueOffer) -> str:
-    "`largest node: 64 cores, 8 GPUs, 512G`; '' if unknown."
+    """`largest node: 64 cores, 8 GPUs, 512G`; '' if unknown."""
     parts = []
     if queue.cpus_per_node:
         parts.append(f"{queue.cpus_per_node} cores")

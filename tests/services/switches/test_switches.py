@@ -101,7 +101,7 @@ class Site:
         return outcome.text
 
     async def looked_at(self, switch: Switch) -> SwitchTracker:
-        "The switch with its file, and nothing else, current version."
+        """The switch with its file, and nothing else, current version."""
         tracker = SwitchTracker(self.switches, switch)
         await tracker.check_file()
         return tracker

@@ -75,7 +75,7 @@ async def deleted(pilot: Pilot[Any], log: Path) -> None:
 
 async def at_a_time(pilot: Pilot[Any], log: Path) -> None:
     await pilot.press("at", *"05", "colon", *"20", "enter")
-    await shows(pilot, "from 2026-11-21 05:20:00 on")
+    await shows(pilot, "from 2026-11-21 05:20:00")
 
 
 async def typing(pilot: Pilot[Any], log: Path) -> None:
