@@ -113,7 +113,7 @@ async def test_what_was_meant_for_then_does_not_count_again(
         "my own",
         540,
     )
-    assert any("own comment" in aside for aside in again.notes)
+    assert any("keeps its comment" in aside for aside in again.notes)
 
 
 async def lost(

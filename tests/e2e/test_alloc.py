@@ -324,7 +324,7 @@ def test_an_allocation_of_a_real_slurm(
             bob = Program(
                 home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob")
             )
-            assert f"is {slurm_lab.alice}'s" in bob(
+            assert f"belongs to {slurm_lab.alice}" in bob(
                 "submit", str(tmp_path / "first.sh"), "--in", job
             ).refused(2)
             used.result()

@@ -244,7 +244,7 @@ async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_una
 
     async def shell_outside() -> None:
         async with connected(on_queue, absent) as screen:
-            await screen.until("outside of the container? [y/N]")
+            await screen.until("outside the container? [y/N]")
             screen.type("y\r")
             await screen.until("shell>")
             screen.type("exit 5\r")

@@ -366,7 +366,7 @@ def test_a_part_that_is_refused_ends_with_status_1(lab: SlurmLab, over_ssh: Prog
         f"{other}  refused: Access/permission denied",
         "",
     ]
-    assert f"1 job of {lab.alice}, 1 of {lab.bob} (2 held)" in run.stderr
+    assert f"1 job owned by {lab.alice}, 1 by {lab.bob} (2 held)" in run.stderr
     assert f"scancel -v {own} {other}" in run.stderr
     answer = json.loads(over_ssh("journal", "--format", "json").stdout)
     (action,) = answer["actions"]

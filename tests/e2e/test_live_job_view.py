@@ -132,7 +132,7 @@ def test_a_waiting_job_has_a_rank_and_a_qos_that_makes_way(jobs: Jobs, over_ssh:
     text = over_ssh("show", jobs.waiting).text
     assert "fair share" in text
     assert "may be preempted by" in text
-    assert "is requeued" in text
+    assert "is put back into the queue" in text
 
 
 async def test_a_job_s_page_tells_it_all(jobs: Jobs, over_ssh: Program) -> None:

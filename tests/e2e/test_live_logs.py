@@ -319,7 +319,7 @@ async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
         run = WatchedRun(store, job_id)
         await run.open()
         assert run.run.series("loss").x[-1] == 999_999
-        assert run.progress.read_bytes <= 1 << 20
+        assert run.progress.bytes_read <= 1 << 20
         assert run.progress.total_bytes == path.stat().st_size
         assert await run.read_whole()
         assert run.run.series("loss").points.sum() == 1_000_000

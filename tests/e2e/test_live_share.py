@@ -289,7 +289,7 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     # next one's.
     good = tasks["good"]["id"]
     other = pool.call_as("carol", "share", "stop", good, "--yes")
-    assert f"job {good} is {pool.users['bob']}'s" in other.stderr
+    assert f"job {good} belongs to {pool.users['bob']}" in other.stderr
     assert pool.call_as("bob", "share", "suspend", good, "--yes").returncode == 0
     pool.until(good="paused", slow="running")
     assert pool.call_as("bob", "share", "resume", good, "--yes").returncode == 0
@@ -563,7 +563,7 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
             # What has left the reservation waits, and is in its turn again once it is back.
             low = tasks["low"]["id"]
             lab.admin("scontrol", "update", f"jobid={low}", "reservation=")
-            come_about(lambda: "is not in res" in pool.tasks()["low"]["why"], low="waiting")
+            come_about(lambda: "not in res" in pool.tasks()["low"]["why"], low="waiting")
             lab.admin("scontrol", "update", f"jobid={low}", f"reservation={reservation}")
         shown = pool.call_as("carol", "share", "show", name, "--filter", "labels:7b state:waiting")
         assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (

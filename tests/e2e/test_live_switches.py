@@ -76,7 +76,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     )
     dropped = program("kill-switch", array, "--yes")
     assert (dropped.status, dropped.text) == (0, f"{array}  created {run}/KILL\n")
-    assert f"stops: 5 jobs of {alice}" in dropped.stderr
+    assert f"stops: 5 jobs owned by {alice}" in dropped.stderr
     assert (run / "KILL").owner() == alice
 
     def burnt() -> bool:

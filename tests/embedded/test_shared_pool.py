@@ -316,7 +316,7 @@ def test_a_state_that_cannot_be_published_again_is_reported_again(lab: Lab) -> N
     lab.program.config.write_text(config.replace("poll_seconds", state_file))
 
     def reports() -> int:
-        return lab.log.read_text().count("cannot be published")
+        return lab.log.read_text().count("cannot publish the state")
 
     lab.start()
     wait_until("the missing folder is reported", lambda: reports() == 1)

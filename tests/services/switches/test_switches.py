@@ -290,7 +290,7 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     switch = await site.switches.find(job, SAVE)
     log = SwitchLog(site.store, switch)
     said, grows = await log.read(switch.living, is_dropped=False)
-    assert said is None, "it was not created from here"
+    assert said is None, "was not created from here"
     assert grows in {f"the log grew {n} s ago" for n in range(60)}
     tracker = await site.checked(switch)
     await tracker.run(tracker.plan_drop())

@@ -134,7 +134,7 @@ async def test_in_read_only_mode_nothing_is_asked_for() -> None:
     ("pools", "words"),
     [
         ((), "[share.NAME] in the configuration defines one"),
-        ((PoolSettings("lab", 4, state_file="/shared/lab/none.json"),), "has published nothing"),
+        ((PoolSettings("lab", 4, state_file="/shared/lab/none.json"),), "has no published state"),
     ],
     ids=["none", "silent"],
 )

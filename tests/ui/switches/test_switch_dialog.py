@@ -401,7 +401,7 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         await press(pilot, "enter")
         await until(pilot, lambda: f"forgotten: {run}/ELSE" in screen_text(app))
         await until(pilot, lambda: dialog.can_drop)
-        assert "set here before" not in screen_text(app)
+        assert "set here earlier" not in screen_text(app)
 
 
 async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(

@@ -275,7 +275,7 @@ def test_what_is_refused(api: Api) -> None:
             TOKEN,
             {},
             422,
-            "came with the request",
+            "the request has no file",
         ),
         ("POST", "/launches", {**OWN, "script": "a", "files": {"a": "eA=="}}, TOKEN, {}, 422, "#!"),
         (
