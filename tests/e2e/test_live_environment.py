@@ -121,4 +121,4 @@ def test_an_rc_file_that_prints_and_sets_traps_changes_nothing(
     (scheduler,) = [
         c for c in program("doctor", "--format", "json").json["checks"] if c["name"] == "scheduler"
     ]
-    assert f"you are {noisy}" in scheduler["detail"]
+    assert f"logged in as {noisy}" in scheduler["detail"]

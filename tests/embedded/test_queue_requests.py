@@ -112,7 +112,7 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
     assert read("#PBS -l select=1:ncpus=2:host=n1,place=free").ignored == (
         "line 2 of the script: -l select=1:ncpus=2:host=n1,place=free",
     )
-    with pytest.raises(UsageError, match="2 nodes are requested"):
+    with pytest.raises(UsageError, match="2 nodes requested"):
         request("#PBS -l nodes=2:ppn=4")
 
 

@@ -144,7 +144,7 @@ def test_a_folder_that_others_can_write_is_refused(
     folder.chmod(mode)
     status, out, err = run(file, home)
     assert (status, out) == (1, "")
-    assert "is writable by others" in err
+    assert "is not yours alone" in err
 
 
 def test_a_parent_in_which_others_could_replace_it_is_refused(
@@ -165,7 +165,7 @@ def test_a_link_in_place_of_the_program_is_refused(file: Path, home: Path, tmp_p
     (program,) = programs(home).iterdir()
     program.rename(tmp_path / "elsewhere")
     program.symlink_to(tmp_path / "elsewhere")
-    assert "is writable by others" in run(file, home)[2]
+    assert "is not yours alone" in run(file, home)[2]
 
 
 def test_another_python_is_named(file: Path, home: Path) -> None:
