@@ -190,7 +190,7 @@ def weak_spots(shell: str, *paths: Path) -> list[str]:
     found = []
     for line in done.stdout.splitlines():
         here, there = line.split("\t")
-        assert here == there.removesuffix(", an account that is unknown key")
+        assert here == there.removesuffix(", an account that is not known here")
         found.append(here)
     return found
 

@@ -275,7 +275,7 @@ def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:
         ),
         (
             {"slots": 2, "slot_type": SlotType.CPU},
-            "2 nodes are requested; this machine is a single",
+            "2 nodes requested, but this machine is a single",
         ),
     ],
     ids=["GPUs", "CPUs"],

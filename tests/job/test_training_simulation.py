@@ -93,7 +93,7 @@ def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("deaf", "it never looked for the command"),
+        ("deaf", "it never checked for the command"),
         ("slow", "it saw the command but did not call go_suspend"),
     ],
 )

@@ -219,7 +219,7 @@ def test_a_checkpoint_is_for_what_was_saved_in_it(tmp_path: Path) -> None:
     make_file(tmp_path, 1).unlink()
     marker = tmp_path / "step-00000001" / "WHOLE.json"
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "files": {}}))
-    with pytest.raises(RuntimeError, match=r"rank-00000\.state: No such file"):
+    with pytest.raises(RuntimeError, match=r"rank-00000\.state cannot be read: No such file"):
         resumed(tmp_path)
 
 
@@ -271,7 +271,7 @@ def test_a_link_is_not_followed_out_of_a_checkpoint(tmp_path: Path) -> None:
     file.symlink_to(make_file(tmp_path / "other", 1))
     marker = file.with_name("WHOLE.json")
     marker.write_text(json.dumps({"files": {file.name: {"link": os.readlink(file)}}}))
-    with pytest.raises(RuntimeError, match=r"rank-00000\.state: Too many levels of symbolic links"):
+    with pytest.raises(RuntimeError, match=r"rank-00000\.state cannot be read: Too many levels of symbolic links"):
         resumed(tmp_path / "run")
 
 

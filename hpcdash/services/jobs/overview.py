@@ -112,6 +112,9 @@ def find_job(
 
     `before` is the previous result. Takes time in proportion to the tables: not for the event loop.
     """
+    # Arrow takes no surrogates: bytes of a terminal whose encoding is not that of the locale.
+    if not job_id.isprintable():
+        return before
     row = _array_summary(job_id, tables, before.ended_tasks)
     is_whole_array = row is not None
     if row is None:

@@ -262,7 +262,7 @@ async def test_nothing_is_left_after_a_command_that_ended(site: Site) -> None:
 
 async def test_the_limit_ends_the_command_on_the_node_too(site: Site) -> None:
     seconds = unique_seconds()
-    with pytest.raises(CommandTimedOut, match=f"sleep did not finish within 2 s on {NODE}  "):
+    with pytest.raises(CommandTimedOut, match=f"sleep did not finish within 2 s on {NODE} "):
         await ThroughNode(site.transport, NODE).run(("sleep", seconds), limit_seconds=2)
     assert await until_gone(seconds) == []
 
