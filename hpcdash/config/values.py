@@ -252,7 +252,7 @@ def argv(value: object, example: str = "") -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= _MAX_ARGUMENTS:
         raise ValueError(
             f"expected the program and its arguments{example} in brackets, not {shown(value)}; "
-            "no shell splits it"
+            "the text is not split by a shell"
         )
     for word in value:
         if not isinstance(word, str):

@@ -119,10 +119,10 @@ async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(
         await shows(page, b" live")
         await page.send_json(["stdin", "n"])
         await shows(page, b"your command goes here")
-        # The next field is the command.
-        await page.send_json(["stdin", "gpt\x1b[B"])
+        # The next field is the name.
+        await page.send_json(["stdin", "env\x1b[B"])
+        await page.send_json(["stdin", "gpt"])
         await shows(page, b"called gpt")
-        await page.send_json(["stdin", "env"])
         await page.send_json(["stdin", "\n"])
         await shows(page, b"Submit gpt?")
         await page.send_json(["stdin", "y"])

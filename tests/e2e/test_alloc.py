@@ -225,7 +225,7 @@ def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(
         assert queue.job(job).state == "running"
 
     asks_more(2)
-    assert "what its GPUs do is not known" in on_queue("log", job, "--err").text
+    assert "GPU activity unavailable" in on_queue("log", job, "--err").text
     use.write_text("[N/A]\n")
     asks_more(2)
     use.write_text("0\n37\n")

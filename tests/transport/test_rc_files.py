@@ -144,7 +144,7 @@ async def test_a_shell_that_prints_without_end_after_a_command_is_ended(
 ) -> None:
     bashrc("trap 'while :; do echo noise; done' EXIT\n")
     with pytest.raises(
-        ConnectionFailed, match="of its own after it ran true, so it was terminated"
+        ConnectionFailed, match="of unrelated output after it ran true, so it was terminated"
     ):
         await transport.run(("true",))
     await transport.close()

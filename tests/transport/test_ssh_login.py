@@ -494,7 +494,7 @@ async def test_a_password_is_changed_where_the_protocol_asks(tmp_path: Path) -> 
         f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}"
     )
     (tmp_path / "config").write_text("Host *\n IdentityFile none\n IdentityAgent none\n")
-    person = Person({"again": NEW, "New": NEW, "assword": OLD})
+    person = Person({"Repeat": NEW, "New": NEW, "assword": OLD})
     transport = SshTransport(
         f"maya@127.0.0.1:{port}",
         person,

@@ -66,7 +66,7 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
         shown = screen_text(app)
         assert "g[01-02]: cuda, nccl, gpu-memory, disk, clock" in shown
         assert "c001: disk, clock" in shown
-        assert "Script (first of 2) jobs" in shown
+        assert "Script (first of 2 jobs)" in shown
         await pilot.press(*["pagedown"] * 9)
         await until(
             pilot,

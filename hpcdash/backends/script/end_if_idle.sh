@@ -10,17 +10,17 @@ check_use() {
   case $? in
     0) hpcdash_used_at=$hpcdash_checked_at; return ;;
     1) ;;
-    *) hpcdash_unknown="whether anything runs in it" ;;
+    *) hpcdash_unknown="process list" ;;
   esac
   if [ -z "$hpcdash_unknown" ] && [ -n "$hpcdash_counts_gpus" ]; then
     case $(gpu_use 2>/dev/null | tr -d ' \t\r') in
-      '' | *[!0-9.$'\n']*) hpcdash_unknown="what its GPUs do" ;;
+      '' | *[!0-9.$'\n']*) hpcdash_unknown="GPU activity" ;;
       *[1-9]*) hpcdash_used_at=$hpcdash_checked_at ;;
     esac
   fi
   [ -n "$hpcdash_unknown" ] || return
   hpcdash_used_at=$hpcdash_checked_at
-  [ -n "$hpcdash_warned" ] || echo "hpcdash: idle time is not enforced: $hpcdash_unknown unknown" >&2
+  [ -n "$hpcdash_warned" ] || echo "hpcdash: idle time is not enforced: $hpcdash_unknown unavailable" >&2
   hpcdash_warned=1
 }
 end_if_idle() {

@@ -164,7 +164,7 @@ async def test_leftovers_are_ended_once_that_is_agreed() -> None:
                 lambda: "Kill 1 leftover of your finished jobs?" in screen_text(app),
                 "the question",
             )
-            assert "n1 41, of job 5: sleep" in screen_text(app)
+            assert "n1 41, job 5: sleep" in screen_text(app)
             await press(pilot, answer)
             await until(pilot, lambda: "2 nodes, took" in screen_text(app), "answered")
             assert transport.count("sh*leftovers end*") == count - 1

@@ -77,7 +77,7 @@ async def test_y_cancels_the_marked_and_unmarks_them(tmp_path: Path) -> None:
         await mark(pilot, "101", "302", "200[]")
         await asked(pilot, "x")
         shown = screen_text(app)
-        assert "Cancel 7 jobs of alice?" in shown
+        assert "Cancel 7 jobs owned by alice?" in shown
         assert "2 running: 8 h 10 min of run time" in shown
         assert "5 pending jobs lose their place in the queue" in shown
         assert "scancel -v 101 200 302" in shown
@@ -207,8 +207,8 @@ async def test_what_is_not_ones_own_is_said_and_enter_leaves_it_alone(tmp_path: 
         await settled(pilot)
         await mark(pilot, "400", "302")
         await asked(pilot, "h")
-        assert "Hold 2 jobs of alice and bob?" in screen_text(app)
-        assert "! 1 of them is bob's, not yours" in screen_text(app)
+        assert "Hold 2 jobs owned by alice and bob?" in screen_text(app)
+        assert "! 1 is bob's, not yours" in screen_text(app)
         await press(pilot, "enter")
         assert app.screen is app.main
     assert transport.acted == []
@@ -590,7 +590,7 @@ async def test_five_thousand_jobs_are_asked_about_at_once(tmp_path: Path) -> Non
         await mark(pilot, *(row["jobarrayid"] for row in rows))
         dialog = await asked(pilot, "x")
         shown = screen_text(app)
-        assert "Cancel 5000 jobs of alice?" in shown
+        assert "Cancel 5000 jobs owned by alice?" in shown
         assert "No (n)" in shown
         assert len(dialog.plan.commands) == 5
         await press(pilot, "end", "pagedown", "j")
