@@ -50,11 +50,11 @@ def readable_command(argv: tuple[str, ...]) -> str:
     The random separators of a poll's fields are left out.
     """
     argv = tuple(_SEPARATOR.sub("…", word) for word in argv)
-    words = [
+    shown = [
         word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…"
         for word in without_env(argv)
     ]
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(shown))
 
 
 class HpcdashError(Exception):

@@ -58,8 +58,7 @@ def run_move_command(
     if form == "json":
         print_json(_answer(planned, result))
     elif result is not None:
-        words = visible(result.text)
-        print(f"{visible(result.job_id)}  {words}")
+        print(f"{visible(result.job_id)}  {visible(result.text)}")
     sys.stdout.flush()
     if result is not None and not result.done:
         sys.exit(exit_status((Outcome(result.job_id, result.done),)))

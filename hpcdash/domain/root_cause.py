@@ -41,59 +41,63 @@ _MAX_LINE_LENGTH = 1000
 _ORDINARY_LINES_AFTER = 20
 
 
-def _any_of(*alternatives: str) -> re.Pattern[str]:
+def _any_of(alternatives: tuple[str, ...]) -> re.Pattern[str]:
     """Return a pattern of alternatives: one a line, so that a search finds each."""
     return re.compile("|".join(alternatives))
 
 
 # Printed after every job that ends badly, after its own last lines.
 _REMARK = _any_of(
-    # Their messages without an error.
-    r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )",
-    # Errors on the ends of other processes.
-    r"(?:srun|slurmstepd|slurmd|mpirun|prterun"
-    r"|make(?:\[\d+\])?)(?:-\S+)?: (?:error: )?(?:\*\*\*|.*[Ee]xited with|.*tasks? \d"
-    r"|Job step aborted|Terminating|Force Terminated|First task exited"
-    r"|Timed out waiting for job step|\s*(?:mpi/)?[Pp][Mm][Ii][Xx])",
-    r"(?:mpirun|mpiexec|prterun|prun)(?: noticed| detected| has exited)",
-    r"(?:\[\S{1,80}:\d+\] )?(?:PMIX|PRTE) ERROR: ",
-    r"Primary job  ?terminated normally",
-    r"a non-zero exit code\. ?Per user-direction",
-    r"[-=*#~_\s]+$",
-    r"\+ exit \d+$",
-    r"exit(?:ing| code| status)? \d+$",
-    r"a command on a host ended with \d+: all are ended",
-    r"hpcdash: the container is up on ",
-    # torchrun's, C++ frames, Open MPI's.
-    r"Sending process \d+ closing signal",
-    r".{0,80}failed \(exitcode: ",
-    r"frame #\d+: ",
-    r"#\d+ +0x",
-    r"Exception raised from ",
-    r"\[\S{1,80}:\d+\] (?:\[ ?\d+\]|\*\*\* )",
-    r"(?:\S+ )?FAILED$",
-    r"During handling of the above",
-    r"The above exception was the direct",
+    (
+        # Their messages without an error.
+        r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )",
+        # Errors on the ends of other processes.
+        r"(?:srun|slurmstepd|slurmd|mpirun|prterun"
+        r"|make(?:\[\d+\])?)(?:-\S+)?: (?:error: )?(?:\*\*\*|.*[Ee]xited with|.*tasks? \d"
+        r"|Job step aborted|Terminating|Force Terminated|First task exited"
+        r"|Timed out waiting for job step|\s*(?:mpi/)?[Pp][Mm][Ii][Xx])",
+        r"(?:mpirun|mpiexec|prterun|prun)(?: noticed| detected| has exited)",
+        r"(?:\[\S{1,80}:\d+\] )?(?:PMIX|PRTE) ERROR: ",
+        r"Primary job  ?terminated normally",
+        r"a non-zero exit code\. ?Per user-direction",
+        r"[-=*#~_\s]+$",
+        r"\+ exit \d+$",
+        r"exit(?:ing| code| status)? \d+$",
+        r"a command on a host ended with \d+: all are ended",
+        r"hpcdash: the container is up on ",
+        # torchrun's, C++ frames, Open MPI's.
+        r"Sending process \d+ closing signal",
+        r".{0,80}failed \(exitcode: ",
+        r"frame #\d+: ",
+        r"#\d+ +0x",
+        r"Exception raised from ",
+        r"\[\S{1,80}:\d+\] (?:\[ ?\d+\]|\*\*\* )",
+        r"(?:\S+ )?FAILED$",
+        r"During handling of the above",
+        r"The above exception was the direct",
+    )
 )
 _CONSEQUENCE = _any_of(
-    r"(?:DistBackend|DistNetwork|DistStore|ChildFailed|Rendezvous\w*|BrokenPipe"
-    r"|ConnectionReset|CalledProcess|EOF)Error",
-    r"SignalException",
-    r"Process(?:Exited|Raised)Exception",
-    r"BrokenProcessPool",
-    r"\bKeyboardInterrupt\b",
-    r"\bSystemExit\b",
-    r"NCCL (?:error|timeout|communicator|operation|WARN(?! Cuda failure))",
-    r"nccl(?:Remote|System|Internal|Unhandled\w*)Error",
-    r"Some NCCL operations have failed",
-    r"[Ww]atchdog caught collective",
-    r"Heartbeat monitor timed out",
-    r"Connection (?:reset|closed) by (?:remote )?peer",
-    r"Broken pipe",
-    r"Socket Timeout",
-    r"connectFullMesh failed",
-    r"DataLoader worker .{0,80}exited unexpectedly",
-    r"remote (?:process|peer|rank) .{0,80}exit",
+    (
+        r"(?:DistBackend|DistNetwork|DistStore|ChildFailed|Rendezvous\w*|BrokenPipe"
+        r"|ConnectionReset|CalledProcess|EOF)Error",
+        r"SignalException",
+        r"Process(?:Exited|Raised)Exception",
+        r"BrokenProcessPool",
+        r"\bKeyboardInterrupt\b",
+        r"\bSystemExit\b",
+        r"NCCL (?:error|timeout|communicator|operation|WARN(?! Cuda failure))",
+        r"nccl(?:Remote|System|Internal|Unhandled\w*)Error",
+        r"Some NCCL operations have failed",
+        r"[Ww]atchdog caught collective",
+        r"Heartbeat monitor timed out",
+        r"Connection (?:reset|closed) by (?:remote )?peer",
+        r"Broken pipe",
+        r"Socket Timeout",
+        r"connectFullMesh failed",
+        r"DataLoader worker .{0,80}exited unexpectedly",
+        r"remote (?:process|peer|rank) .{0,80}exit",
+    )
 )
 _CRASHED_TASK = re.compile(
     r"srun: error: \S+ tasks? \S+ (?:Segmentation fault|Bus error|Illegal instruction|Floating "
@@ -146,98 +150,106 @@ class _Line(Struct, frozen=True):
 
 
 _SCHEDULER = _any_of(
-    r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)",
-    r"oom[-_ ]?kill event",
-    r"\bOOM Killed\b",
-    r"cgroup out-of-memory",
-    r"oom-kill:constraint",
-    r"[Oo]ut of memory: Kill",
-    r"^srun: error: \S+ tasks? \S+ Out Of Memory",
-    r"[Ee]xceeded (?:job |step )?memory limit",
-    r"^=>> PBS: job killed:",
-    # A probe's message on the node is its own: the node's name is what matters.
-    r"^hpcdash: node \S{1,255} failed the probe \(status \d+\): ",
-    r"^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
+    (
+        r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)",
+        r"oom[-_ ]?kill event",
+        r"\bOOM Killed\b",
+        r"cgroup out-of-memory",
+        r"oom-kill:constraint",
+        r"[Oo]ut of memory: Kill",
+        r"^srun: error: \S+ tasks? \S+ Out Of Memory",
+        r"[Ee]xceeded (?:job |step )?memory limit",
+        r"^=>> PBS: job killed:",
+        # A probe's message on the node is its own: the node's name is what matters.
+        r"^hpcdash: node \S{1,255} failed the probe \(status \d+\): ",
+        r"^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
+    )
 )
 _BY_STRENGTH = (
     (
         Strength.PROGRAM,
         _any_of(
-            r"(?:CUDA|HIP) out of memory",
-            r"CUDA error: ",
-            r"Cuda failure",
-            r"hipErrorOutOfMemory",
-            r"CUBLAS_STATUS_",
-            r"CUDNN_STATUS_",
-            r"RESOURCE_EXHAUSTED: Out of memory",
-            r"no kernel image is available",
-            r"^FATAL:",
-            r"^\[ERROR\] ",
-            r"pyxis: (?:failed|couldn't)",
-            r"^Error: .{0,400}(?:initializing source|reading manifest)",
-            r"manifest (?:for \S+ )?(?:unknown|not found)",
-            r"unauthorized: ",
-            r"(?:pull access|requested access .{0,60}) ?denied",
-            r"toomanyrequests:",
-            r"authentication required",
-            r"No space left on device",
-            r"Disk quota exceeded",
-            r"Read-only file system",
-            r"Stale file handle",
-            r"error while loading shared libraries",
-            r"symbol lookup error",
-            r"version [`']GLIBC\S* not found",
-            r"No module named ",
-            r"Assertion .{0,400}failed",
-            r"^Fatal Python error",
-            r"^\s*what\(\):  ",
-            r"(?<!srun: error: )\b(?:Segmentation fault|Bus error|Illegal instruction"
-            r"|Floating point exception)\b",
-            r"double free or corruption",
-            r"free\(\): invalid",
-            r"stack smashing detected",
+            (
+                r"(?:CUDA|HIP) out of memory",
+                r"CUDA error: ",
+                r"Cuda failure",
+                r"hipErrorOutOfMemory",
+                r"CUBLAS_STATUS_",
+                r"CUDNN_STATUS_",
+                r"RESOURCE_EXHAUSTED: Out of memory",
+                r"no kernel image is available",
+                r"^FATAL:",
+                r"^\[ERROR\] ",
+                r"pyxis: (?:failed|couldn't)",
+                r"^Error: .{0,400}(?:initializing source|reading manifest)",
+                r"manifest (?:for \S+ )?(?:unknown|not found)",
+                r"unauthorized: ",
+                r"(?:pull access|requested access .{0,60}) ?denied",
+                r"toomanyrequests:",
+                r"authentication required",
+                r"No space left on device",
+                r"Disk quota exceeded",
+                r"Read-only file system",
+                r"Stale file handle",
+                r"error while loading shared libraries",
+                r"symbol lookup error",
+                r"version [`']GLIBC\S* not found",
+                r"No module named ",
+                r"Assertion .{0,400}failed",
+                r"^Fatal Python error",
+                r"^\s*what\(\):  ",
+                r"(?<!srun: error: )\b(?:Segmentation fault|Bus error|Illegal instruction"
+                r"|Floating point exception)\b",
+                r"double free or corruption",
+                r"free\(\): invalid",
+                r"stack smashing detected",
+            )
         ),
     ),
     (
         Strength.SHELL,
         _any_of(
-            r"command not found",
-            r": No such file or directory",
-            r"Permission denied",
-            r": Not a directory",
-            r"can't open file",
-            r"syntax error near",
-            r"unbound variable",
-            r"bad interpreter",
-            r"cannot execute",
-            r"Exec format error",
-            r": not found$",
-            r"^\S{1,80}: error: (?:unrecognized arguments|the following arguments|argument )",
-            r"Could not resolve host",
-            r"Temporary failure in name resolution",
-            r"Host key verification failed",
-            r"Lmod has detected the following error",
-            r"Unable to locate a modulefile",
-            r"^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated"
-            r"|Requested|Job|Task))",
-            r"execve\(\): ",
-            r"line \d+: +\d+ (?:Killed|Aborted)\b",
-            r"^Killed$",
-            # Messages of the scripts made here before they end.
-            r"^nodes given: \d+, asked for: \d+\. Not started\.",
-            r", which (?:accelerate|deepspeed) cannot use: not started$",
-            r"^hpcdash: (?!the container is up on )",
+            (
+                r"command not found",
+                r": No such file or directory",
+                r"Permission denied",
+                r": Not a directory",
+                r"can't open file",
+                r"syntax error near",
+                r"unbound variable",
+                r"bad interpreter",
+                r"cannot execute",
+                r"Exec format error",
+                r": not found$",
+                r"^\S{1,80}: error: (?:unrecognized arguments|the following arguments|argument )",
+                r"Could not resolve host",
+                r"Temporary failure in name resolution",
+                r"Host key verification failed",
+                r"Lmod has detected the following error",
+                r"Unable to locate a modulefile",
+                r"^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated"
+                r"|Requested|Job|Task))",
+                r"execve\(\): ",
+                r"line \d+: +\d+ (?:Killed|Aborted)\b",
+                r"^Killed$",
+                # Messages of the scripts made here before they end.
+                r"^nodes given: \d+, asked for: \d+\. Not started\.",
+                r", which (?:accelerate|deepspeed) cannot use: not started$",
+                r"^hpcdash: (?!the container is up on )",
+            )
         ),
     ),
     (
         Strength.SIGNAL,
         _any_of(
-            r"terminate called ",
-            r"MPI_ABORT was invoked on rank",
-            r"application called MPI_Abort",
-            r"^Abort\(\d+\) on node",
-            r"^Fatal error in \w*MPI_",
-            r"Signal \d+ \(SIG(?:KILL|SEGV|BUS|ILL|FPE|ABRT)\) received by PID",
+            (
+                r"terminate called ",
+                r"MPI_ABORT was invoked on rank",
+                r"application called MPI_Abort",
+                r"^Abort\(\d+\) on node",
+                r"^Fatal error in \w*MPI_",
+                r"Signal \d+ \(SIG(?:KILL|SEGV|BUS|ILL|FPE|ABRT)\) received by PID",
+            )
         ),
     ),
 )

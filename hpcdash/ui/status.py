@@ -155,8 +155,8 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
         StatusPart(long_counts, "", short_counts),
     ]
     if store.misses_short_jobs and store.probe and store.probe.ended_kept_seconds is not None:
-        kept_for = format_age(store.probe.ended_kept_seconds)
-        text = f"short jobs may be missed: the controller drops them after {kept_for}"
+        retention = format_age(store.probe.ended_kept_seconds)
+        text = f"short jobs may be missed: the controller drops them after {retention}"
         parts.append(StatusPart(text, "", "short jobs missed"))
     rate = f"{budget.per_minute} commands/min"
     if budget.last_seconds is not None:

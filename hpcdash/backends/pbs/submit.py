@@ -349,11 +349,11 @@ class PbsSubmit(DialectPart, SubmitPart):
         not, qsub is told to read none of them. Raises UsageError for a job without a script, and
         for tasks that are no one range.
         """
-        return self._again(detail, past, script, tasks, mark, limits)
+        return self._again(detail, past, script, tasks=tasks, mark=mark, limits=limits)
 
     def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
         """qsub as in `resubmission`, with -h and a variable that names the job."""
-        return self._again(detail, past, script, copy.tasks, copy.mark, AS_IT_WAS, copy)
+        return self._again(detail, past, script, tasks=copy.tasks, mark=copy.mark, copy=copy)
 
     def _again(
         self,
@@ -362,7 +362,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,
-        limits: NewLimits,
+        limits: NewLimits = AS_IT_WAS,
         copy: Copy | None = None,
     ) -> SubmitCommand:
         """Return qsub for a job once more, or for a copy of it."""

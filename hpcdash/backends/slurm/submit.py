@@ -526,8 +526,8 @@ def _placed(parts: Sequence[str], copy: Copy) -> list[str]:
     dropped = {name for name, value in chosen.items() if value}
     if copy.is_elsewhere:
         dropped.add("clusters")
-    kept = [word for word in parts if word.partition("=")[0].removeprefix("--") not in dropped]
-    return [*kept, *(f"--{name}={value}" for name, value in chosen.items() if value)]
+    rest = [word for word in parts if word.partition("=")[0].removeprefix("--") not in dropped]
+    return [*rest, *(f"--{name}={value}" for name, value in chosen.items() if value)]
 
 
 def _refuse_copy(row: Row, line: SubmitLine | None, given: Sequence[Option], copy: Copy) -> None:
@@ -685,11 +685,11 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         """sbatch as the job was submitted, on the job's own cluster; raises UsageError for a
         heterogeneous job, and for an array of unknown tasks.
         """
-        return self._again(detail, past, script, tasks, mark, limits)
+        return self._again(detail, past, script, tasks=tasks, mark=mark, limits=limits)
 
     def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
         """sbatch as the job was submitted, with --hold and a comment that names the job."""
-        return self._again(detail, past, script, copy.tasks, copy.mark, AS_IT_WAS, copy)
+        return self._again(detail, past, script, tasks=copy.tasks, mark=copy.mark, copy=copy)
 
     def _again(
         self,
@@ -698,7 +698,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,
-        limits: NewLimits,
+        limits: NewLimits = AS_IT_WAS,
         copy: Copy | None = None,
     ) -> SubmitCommand:
         """Return sbatch for a job of this cluster once more, or for a copy of any cluster's."""

@@ -50,7 +50,8 @@ RECENT_SECONDS = 7 * 86_400.0
 _COPY = "COPY"
 _MAX_LISTED = 5
 _PATHS_LIMIT_SECONDS = 30.0
-_MAX_PATHS, _MAX_PATH_BYTES = 400, 60_000
+_MAX_PATHS = 400
+_MAX_PATH_BYTES = 60_000
 _EXISTING = 'for path; do if [ -e "$path" ]; then echo 1; else echo 0; fi; done'
 _WHOLE_PATH = re.compile(r"(?<![\w$}.~/-])/[\w.+@%-]+(?:/[\w.+@%-]+)*")
 _RELATIVE_PATH = re.compile(r"(?<![\w$}~/.-])[\w.+-]+(?:/[\w.+-]+)*")
@@ -199,7 +200,7 @@ def _plan_in_place(
     request = ActionRequest(Verb.MOVE, (job_id,), changes=changes)
     plan = Plan(request, tuple(rows), change.commands)
     notes = ("in place: it keeps its ID",)
-    return MovePlan(source, source, destination, plan, notes, change)
+    return MovePlan(source, source, destination, plan, notes=notes, change=change)
 
 
 # -- by a copy
@@ -214,14 +215,7 @@ async def _plan_copy(
 ) -> MovePlan:
     _require_copies(source, target)
     row = rows[0]
-    number = read_job_id(str(row["id"]))
-    if number is not None and number.component is not None:
-        raise CannotMove(f"job {job_id} is heterogeneous", _BY_HAND)
-    if job_id != (row["array_id"] or row["id"]):
-        raise CannotMove(
-            f"{job_id} is a part of {row['array_id'] or row['id']}",
-            "A move to another cluster takes a whole job or array.",
-        )
+    _require_whole(job_id, row)
     _refuse_ties(source, job_id, rows)
     tasks = await _require_unstarted(source, job_id, rows)
     await _refuse_dependents(source, job_id, row)
@@ -275,6 +269,18 @@ async def _plan_copy(
         is_held=is_held,
         record=record,
     )
+
+
+def _require_whole(job_id: str, row: Row) -> None:
+    """Raise CannotMove for a part of an array or of a heterogeneous job."""
+    number = read_job_id(str(row["id"]))
+    if number is not None and number.component is not None:
+        raise CannotMove(f"job {job_id} is heterogeneous", _BY_HAND)
+    if job_id != (row["array_id"] or row["id"]):
+        raise CannotMove(
+            f"{job_id} is a part of {row['array_id'] or row['id']}",
+            "A move to another cluster takes a whole job or array.",
+        )
 
 
 def _require_copies(source: ClusterSession, target: ClusterSession) -> None:
@@ -431,14 +437,14 @@ def _named_paths(script: str, argv: Sequence[str], folder: str) -> Iterator[str]
 
 def _within_limits(paths: Iterable[str]) -> list[str]:
     """Return as many paths as a command takes."""
-    kept: list[str] = []
+    taken: list[str] = []
     size = 0
     for path in paths:
         size += len(path.encode("utf-8", "surrogateescape")) + 8
-        if len(kept) >= _MAX_PATHS or size > _MAX_PATH_BYTES:
+        if len(taken) >= _MAX_PATHS or size > _MAX_PATH_BYTES:
             break
-        kept.append(path)
-    return kept
+        taken.append(path)
+    return taken
 
 
 def _existing_query(paths: Sequence[str]) -> Query[list[str]]:

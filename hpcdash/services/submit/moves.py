@@ -38,7 +38,8 @@ pause = asyncio.sleep
 # after KillWait, 30 s by default.
 _HOLD_SECONDS = 15.0
 _END_SECONDS = 90.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 5.0
+_FIRST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 5.0
 _SETTLE = "`hpcdash journal --settle` looks again"
 OnMessage = Callable[[str], None]
 
@@ -358,13 +359,13 @@ class _Move:
         self,
         session: ClusterSession,
         job_id: str,
-        wanted: set[Standing] | frozenset[Standing],
+        requested: set[Standing] | frozenset[Standing],
         seconds: float = _END_SECONDS,
     ) -> Standing:
-        """Fetch a standing until it is one of those wanted, for some seconds."""
+        """Fetch a standing until it is one of those requested, for some seconds."""
         interval = _FIRST_PAUSE_SECONDS
         standing = await fetch_standing(session, job_id)
-        while standing not in wanted and seconds > 0:
+        while standing not in requested and seconds > 0:
             await pause(interval)
             seconds -= interval
             interval = min(2 * interval, _LONGEST_PAUSE_SECONDS)
@@ -503,6 +504,6 @@ def _find_submission(entries: Sequence[JournalEntry], move: MoveNote) -> Journal
     """Return the entry of a copy's submission; None if it was never sent."""
     for entry in entries:
         is_there = entry.verb == Verb.SUBMIT and entry.cluster == move.cluster
-        if is_there and any(move.mark in word for words in entry.commands for word in words):
+        if is_there and any(move.mark in word for command in entry.commands for word in command):
             return entry
     return None
