@@ -32,7 +32,7 @@ from tests.support.records import for_each
             "line 2 of the script: --time: 'soon' is not a duration",
         ),
         (b"#!/bin/sh\n#SBATCH --no-such\n", "line 2 of the script: --no-such: unknown"),
-        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are requested; this machine is a single"),
+        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes requested, but this machine is a single"),
         (b"#!/bin/sh\n#SBATCH -c 64\n", "requests 64 CPUs; this machine has 4"),
         (b"#!/bin/sh\n#SBATCH --array=5-1\n", "is an empty range"),
         (b"#!/bin/sh\n#SBATCH --array=0-200000\n", "200001 tasks exceed the queue's limit of 100000"),

@@ -255,7 +255,7 @@ async def test_rows_that_could_not_be_read_are_counted_and_shown_on_request() ->
     app = dashboard("garbage")
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        assert "1 row of the answer unreadable" in banner_of(app)
+        assert "1 unreadable row skipped" in banner_of(app)
         assert shown_rows(app).row_count > 5
         await press(pilot, "exclamation_mark")
         assert "Maintenance on Monday" in screen_text(app)

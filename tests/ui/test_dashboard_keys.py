@@ -234,7 +234,7 @@ async def test_a_remapped_key_works_and_the_old_one_no_more() -> None:
 
 
 def test_two_actions_of_one_view_on_a_key_are_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"keys\.fold.*already means"):
+    with pytest.raises(ConfigError, match=r"keys\.fold.*already bound"):
         remapped({"fold": "m"})
     with pytest.raises(ConfigError, match="no such action"):
         remapped({"explode": "k"})

@@ -131,7 +131,7 @@ async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_i
         (tmp_path / "journal.jsonl").unlink()
         (tmp_path / "journal.jsonl").mkdir()
         await press(pilot, "ctrl+r")
-        await until(pilot, lambda: "cannot be read" in screen_text(app))
+        await until(pilot, lambda: "cannot read the journal" in screen_text(app))
 
 
 async def test_what_a_scheduler_said_is_shown_as_plain_text(tmp_path: Path) -> None:

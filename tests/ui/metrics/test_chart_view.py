@@ -322,7 +322,7 @@ async def test_one_writes_the_points_and_the_picture_into_the_working_folder(
         assert view.picture.axis == "samples"
         await pilot.press("w")
         await until(pilot, lambda: list(folder.glob("*.csv")), "written")
-        await shows(pilot, "written:")
+        await shows(pilot, "saved:")
         begin, end = view.picture.panels[0].x
     with next(folder.glob("*.csv")).open() as stream:
         rows = list(csv.DictReader(stream))
