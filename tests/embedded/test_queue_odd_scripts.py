@@ -35,7 +35,10 @@ from tests.support.records import for_each
         (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes requested, but this machine is a single"),
         (b"#!/bin/sh\n#SBATCH -c 64\n", "requests 64 CPUs; this machine has 4"),
         (b"#!/bin/sh\n#SBATCH --array=5-1\n", "is an empty range"),
-        (b"#!/bin/sh\n#SBATCH --array=0-200000\n", "200001 tasks exceed the queue's limit of 100000"),
+        (
+            b"#!/bin/sh\n#SBATCH --array=0-200000\n",
+            "200001 tasks exceed the queue's limit of 100000",
+        ),
     ],
 )
 def test_what_is_no_batch_script_is_refused_in_words(

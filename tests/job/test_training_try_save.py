@@ -271,7 +271,9 @@ def test_a_link_is_not_followed_out_of_a_checkpoint(tmp_path: Path) -> None:
     file.symlink_to(make_file(tmp_path / "other", 1))
     marker = file.with_name("WHOLE.json")
     marker.write_text(json.dumps({"files": {file.name: {"link": os.readlink(file)}}}))
-    with pytest.raises(RuntimeError, match=r"rank-00000\.state cannot be read: Too many levels of symbolic links"):
+    with pytest.raises(
+        RuntimeError, match=r"rank-00000\.state cannot be read: Too many levels of symbolic links"
+    ):
         resumed(tmp_path / "run")
 
 

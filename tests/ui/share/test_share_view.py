@@ -117,7 +117,9 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         shown_rows(app).move_to("5")
         await press(pilot, "x")
         await until(
-            pilot, lambda: any("job 5 belongs to chen" in words for words in notices(app)), "chen's job"
+            pilot,
+            lambda: any("job 5 belongs to chen" in words for words in notices(app)),
+            "chen's job",
         )
 
 
