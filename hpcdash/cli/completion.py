@@ -136,7 +136,7 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
             "Active in new shells once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz "
             "compinit; compinit",
         ),
-        "fish": (config / "fish/completions/hpcdash.fish", "Active in new shells."),
+        "fish": (config / "fish/completions/hpcdash.fish", "Takes effect in new shells."),
     }[shell]
     try:
         make_folder(file.parent)

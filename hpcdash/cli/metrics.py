@@ -187,7 +187,7 @@ class _Output:
                 write_output(self._out, content)
             except OSError as error:
                 raise HpcdashError(
-                    f"{self._out}: {error.strerror or error}", "Use another file for --out."
+                    f"{self._out}: {error.strerror or error}", "Choose a different file for --out."
                 ) from None
         elif self._form == "chart":
             # The colours are ours, and the text was made visible.

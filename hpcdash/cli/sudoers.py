@@ -98,7 +98,7 @@ def _refuse_swappable(root: str) -> None:
         )
         raise UsageError(
             f"{root} cannot be the storage root: {spot.path} {problem}",
-            "Use the real path of a folder that root owns, along with every folder above it.",
+            "Use the real path of a folder that is owned by root, as is every folder above it.",
         )
 
 

@@ -44,7 +44,7 @@ _MEANING = {
 }
 _ARRAY_MEANING = {
     "afterok": "after all tasks succeed",
-    "afternotok": "after all tasks end, at least one failed",
+    "afternotok": "after all tasks end, if at least one failed",
     "afterany": "after all tasks end",
     "after": "after all tasks start",
 }

@@ -217,7 +217,7 @@ async def run_plugin(
                 "and was terminated"
             )
             raise CommandError(
-                text, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv
+                text, "Raise the plugin's limit_seconds to allow more time.", argv=command.argv
             ) from None
         finally:
             await child.terminate()

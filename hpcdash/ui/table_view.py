@@ -126,7 +126,7 @@ class TableView(View):
 
     def placeholder(self) -> str:
         """Return the text of an empty table: the reason, and the next key."""
-        return "Nothing here. q goes back"
+        return "Nothing here. Press q to go back"
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
         """Return the rows shown of a filtered table, with an identity column.

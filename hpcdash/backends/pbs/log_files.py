@@ -136,7 +136,7 @@ class _Job:
             path = path.replace(_ARRAY_INDEX, self._task)
         if self._is_torque and "$" in path:
             path = _TORQUE_VARIABLE.sub(self._variable, path)
-            note = "a guess: Torque expands the variables in the path itself"
+            note = "a guess: Torque itself expands the variables in the path"
         if path.endswith("/"):
             path += self._id + _STREAMS[key][0]
         folder = submit_variable(self._native, "PBS_O_WORKDIR")

@@ -50,7 +50,7 @@ _EXACT = {
     "ReservationDeleted": "its reservation no longer exists; change or cancel the job",
     "InvalidAccount": "its account is not valid here; ask the site or change the account",
     "InvalidQOS": "its QoS is not valid here; change it",
-    "AccountNotAllowed": "its account may not use this partition",
+    "AccountNotAllowed": "its account is not allowed to use this partition",
     "QOSNotAllowed": "its QoS may not be used here",
     "Prolog": "the node's prologue is still running",
     "Cleaning": "its previous run is still being cleaned up",

@@ -103,7 +103,7 @@ def _person(head: str, token: str) -> _Person:
     return _Person(user, frozenset(groups.split()), accounts)
 
 
-_JOBS_NEED = {"QOS": "for jobs of QoS", "AllowedPartitions": "for jobs of partition"}
+_JOBS_NEED = {"QOS": "for jobs with QoS", "AllowedPartitions": "for jobs of partition"}
 
 
 def _row(line: str, person: _Person) -> Row:

@@ -598,8 +598,8 @@ def _script_arguments(native: Native, line: SubmitLine | None, notes: list[str])
         return arguments
     if not line.is_certain:
         notes.append(
-            "Slurm stores the command line without quotes, so the start of the script's name is "
-            "uncertain: compare the options with the original options"
+            "Slurm stores the command line without quotes, so it is unclear where the "
+            "script's name begins: check these options against the original ones"
         )
     elif len(line.script) > 2:
         notes.append(

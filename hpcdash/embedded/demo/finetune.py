@@ -16,7 +16,7 @@ def bar(done: int, total: int, loss: float) -> str:
 
 
 print(f"{BOLD}loading{END} tokenizer and weights {DIM}(3.1 GB){END}")
-print(f"{YELLOW}warning{END}: 12 samples are longer than 4096 tokens and are cut")
+print(f"{YELLOW}warning{END}: 12 samples are longer than 4096 tokens and will be truncated")
 total = 1200
 for done in range(total + 1):
     sys.stderr.write(bar(done, total, 2.6 - 1.4 * done / total))

@@ -242,9 +242,11 @@ class ReservationsView(TableView):
         return "No reservations. ctrl+r refreshes"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        may = {True: f"you may use it: {row['_option']}", False: "you may not use it", None: ""}[
-            row["allowed"]
-        ]
+        may = {
+            True: f"you may use it: {row['_option']}",
+            False: "you are not allowed to use it",
+            None: "",
+        }[row["allowed"]]
         return "  ·  ".join(
             filter(None, (row["name"], format_when(row, self.now()), may, row["_note"]))
         )

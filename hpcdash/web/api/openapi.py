@@ -213,7 +213,9 @@ def _paths() -> Json:
         },
         "/health": {
             "get": {
-                **_operation("Report whether the server runs; needs no token.", "ServerHealth"),
+                **_operation(
+                    "Report whether the server is running; no token needed.", "ServerHealth"
+                ),
                 "security": [],
             }
         },
