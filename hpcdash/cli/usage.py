@@ -410,7 +410,7 @@ def run_report(
     if page is not None:
         from hpcdash.services.usage.html_page import report_page
 
-        title = f"Usage of {source.title}"
+        title = f"Usage on {source.title}"
         written_at = datetime.fromtimestamp(source.taken_at, UTC)
         content = report_page(report, title, source.notes[0], written_at).encode()
         _write_file(page, content, "--html")

@@ -123,7 +123,7 @@ async def test_a_report_is_saved_as_a_page_and_no_file_is_written_over(
         await press(pilot, "7")
         await shown(pilot, "GPU hours per day")
         await press(pilot, "s")
-        await until(pilot, lambda: any("Usage of big" in page for page in pages_in(tmp_path)))
+        await until(pilot, lambda: any("Usage on big" in page for page in pages_in(tmp_path)))
 
 
 async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_key(
