@@ -169,13 +169,17 @@ async def append(cluster: Cluster, job_id: str, array: str = "") -> tuple[Outcom
 
 async def test_what_the_next_task_runs_is_edited_while_the_array_waits(cluster: Cluster) -> None:
     real, gate = cluster.work / "the real one.sh", cluster.work / "gate of the stub"
-    real.write_bytes(bash(f"until [ -e '{gate}' ]; do sleep 0.05; done; echo old"))
+    begun = cluster.work / "begun"
+    real.write_bytes(bash(f": > '{begun}'; until [ -e '{gate}' ]; do sleep 0.05; done; echo old"))
     os.chmod(real, 0o640)
     stub = stub_script(real.read_text(), str(real))
     wanted = Submission(stub.encode(), "stub.sh", ("-o", "stub-%a.out"), array="1-2%1")
     report = await cluster.actions.run(plan_submission(cluster.store, wanted).plan)
     array = report.outcomes[0].new_job
     await cluster.wait(f"{array}_1", "running")
+    # A task that runs may not have read its script yet.
+    while not begun.exists():
+        await asyncio.sleep(0.05)
     before = await fetch_stubbed(cluster.store, array)
     assert (before.path, before.content) == (str(real), real.read_bytes())
     written = await replace_stubbed(cluster.store, before, bash("echo new"))
