@@ -23,6 +23,7 @@ from hpcdash.services.chains import (
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.submission import SubmissionPlan, plan_submission
 from tests.behaviour.clusters import Cluster, bash
+from tests.support.waiting import wait_until
 
 
 async def submit_links(cluster: Cluster, count: int, body: str, *options: str) -> list[str]:
@@ -178,8 +179,7 @@ async def test_what_the_next_task_runs_is_edited_while_the_array_waits(cluster: 
     array = report.outcomes[0].new_job
     await cluster.wait(f"{array}_1", "running")
     # A task that runs may not have read its script yet.
-    while not begun.exists():
-        await asyncio.sleep(0.05)
+    await asyncio.to_thread(wait_until, "the old script is read", begun.exists)
     before = await fetch_stubbed(cluster.store, array)
     assert (before.path, before.content) == (str(real), real.read_bytes())
     written = await replace_stubbed(cluster.store, before, bash("echo new"))
