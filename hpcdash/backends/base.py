@@ -790,7 +790,7 @@ class SubmitPart:
     """The fields of NewLimits that a resubmission can have."""
 
     copies: bool = False
-    """Whether `copy` submits a waiting job's copy in another place."""
+    """Whether `resubmission` can submit a waiting job's copy in another place."""
 
     def submission(self, submission: Submission) -> SubmitCommand:
         """Build the command that submits a script, from the folder the command runs in.
@@ -808,23 +808,15 @@ class SubmitPart:
         tasks: ArrayTasks | None,
         mark: str,
         limits: NewLimits = AS_IT_WAS,
+        copy: Copy | None = None,
     ) -> SubmitCommand:
         """Build the command that submits a job's script with its options again, as they were but
         for `limits`; of an array only `tasks` (None: all it had).
 
+        With `copy` it is submitted held, in another place, and the job may be another cluster's.
         `past` holds the attributes of HistoryPart.native, {} where it has none. The command's one
         outcome is for the job's id, or `12_[3,7-9]` with tasks; its text names the new job:
         `job 93`. Raises UsageError for what cannot be submitted so.
-        """
-        raise UsageError(_UNSUPPORTED)
-
-    def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
-        """Build the command that submits a waiting job's script with its options once more, held,
-        in another place.
-
-        `detail` and `past` are as in `resubmission`, of a job that may be another cluster's. The
-        command's one outcome is for the job's id. Raises UsageError with the reason for a job that
-        cannot be copied so.
         """
         raise UsageError(_UNSUPPORTED)
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Query
-from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.errors import UsageError
 
 # How the comment of a job begins that was submitted from here.
@@ -72,18 +71,16 @@ class Copy(Struct, frozen=True):
     """A held copy of a waiting job, and the place that it is submitted to.
 
     `queue`, `account` and `qos` replace the job's own; '': as the job was submitted. `job_id` is
-    the job that it replaces, `replaces` the same with its cluster: 12@lab. `tasks` are those of an
-    array, None for a plain job. `is_elsewhere`: on another cluster, whose defaults apply.
-    `is_ours`: hpcdash submitted the job, whose environment is that of a new session.
+    the job that it replaces, `replaces` the same with its cluster: 12@lab. `is_elsewhere`: on
+    another cluster, whose defaults apply. `is_ours`: hpcdash submitted the job, whose environment
+    is that of a new session.
     """
 
     job_id: str
-    mark: str
     replaces: str
     queue: str = ""
     account: str = ""
     qos: str = ""
-    tasks: ArrayTasks | None = None
     is_elsewhere: bool = False
     is_ours: bool = False
 

@@ -400,7 +400,7 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
     type=click.Choice(["day", "week", "queue", "user", "account", "name", "cluster"]),
     default=None,
     metavar="KEY",
-    help="queue (the default), day, week, user, account or name.",
+    help="queue (the default), day, week, user, account, name.",
 )
 @click.option(
     "--all-clusters", "everywhere", is_flag=True, help="All configured clusters; --by cluster."

@@ -181,7 +181,7 @@ class Commands(CommandGroup):
         examples = EXAMPLES.get(name or cmd.name or "", ())
         shown = "\n".join(f"  hpcdash {line}" for line in examples)
         common = "Options of hpcdash itself (--cluster, --ssh, --yes ...): see hpcdash --help"
-        cmd.epilog = (f"\b\nExamples:\n{shown}\n\n" if examples else "") + common
+        cmd.epilog = f"\b\nExamples:\n{shown}\n{common}" if examples else common
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, names in GROUPS.items():

@@ -122,9 +122,7 @@ def run_metrics(
             is_limited = is_chart and not follow
             is_whole = await run.read_whole(progressed, CHART_SECONDS if is_limited else None)
         if not is_whole and run.run.names:
-            print_notes(
-                f"only the newest {_format_progress(run)} were read; --format csv reads all"
-            )
+            print_notes(f"read only the newest {_format_progress(run)}; --format csv reads all")
         await asyncio.to_thread(output.write)
 
     async def guarded(session: ClusterSession) -> None:

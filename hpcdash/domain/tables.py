@@ -680,6 +680,10 @@ PLACES = TableSpec(
     empty="No known queues. hpcdash doctor checks the setup.",
 )
 # File systems and quotas: of no snapshot, queried on request.
+_PRINTED_STORAGE = (
+    *("path", "used", "limit", "free", "files", "max_files", "full"),
+    *("growth", "saves", "owner", "name", "problem"),
+)
 STORAGE = TableSpec(
     "storage",
     fields={
@@ -722,21 +726,7 @@ STORAGE = TableSpec(
         ColumnSpec("problem", 12, 1, longest=60),
     ),
     identity="path",
-    shown=(
-        "path",
-        "share",
-        "used",
-        "limit",
-        "free",
-        "files",
-        "max_files",
-        "full",
-        "growth",
-        "saves",
-        "owner",
-        "name",
-        "problem",
-    ),
+    shown=("path", "share", *_PRINTED_STORAGE[1:]),
     optional=frozenset(
         {
             "owner",
@@ -748,20 +738,7 @@ STORAGE = TableSpec(
             "daily_checkpoint_bytes",
         }
     ),
-    printed=(
-        "path",
-        "used",
-        "limit",
-        "free",
-        "files",
-        "max_files",
-        "full",
-        "growth",
-        "saves",
-        "owner",
-        "name",
-        "problem",
-    ),
+    printed=_PRINTED_STORAGE,
     whole=("path",),
     dropped=("name", "max_files", "files", "owner", "growth", "saves"),
     empty="No known paths. Specify one: hpcdash storage /scratch/me",

@@ -42,7 +42,7 @@ from hpcdash.backends.embedded.answers import (
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.rank_logs import rank_logs_query
-from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, Copy, NewLimits, Submission, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
@@ -288,6 +288,7 @@ class EmbeddedSubmit(typed.ProgramPart, SubmitPart):
         tasks: ArrayTasks | None,
         mark: str,
         limits: NewLimits = AS_IT_WAS,
+        copy: Copy | None = None,
     ) -> SubmitCommand:
         from hpcdash.backends.embedded import submit
 

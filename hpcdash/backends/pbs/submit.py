@@ -342,6 +342,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         tasks: ArrayTasks | None,
         mark: str,
         limits: NewLimits = AS_IT_WAS,
+        copy: Copy | None = None,
     ) -> SubmitCommand:
         """qsub with the options PBS has on record, from the folder the job was submitted from.
 
@@ -349,23 +350,6 @@ class PbsSubmit(DialectPart, SubmitPart):
         not, qsub is told to read none of them. Raises UsageError for a job without a script, and
         for tasks that are no one range.
         """
-        return self._again(detail, past, script, tasks=tasks, mark=mark, limits=limits)
-
-    def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
-        """qsub as in `resubmission`, with -h and a variable that names the job."""
-        return self._again(detail, past, script, tasks=copy.tasks, mark=copy.mark, copy=copy)
-
-    def _again(
-        self,
-        detail: JobDetail,
-        past: Native,
-        script: Script,
-        tasks: ArrayTasks | None,
-        mark: str,
-        limits: NewLimits = AS_IT_WAS,
-        copy: Copy | None = None,
-    ) -> SubmitCommand:
-        """Return qsub for a job once more, or for a copy of it."""
         row = detail.row
         job_id = requested = row["array_id"] or row["id"]
         native = {**past, **detail.native}

@@ -44,6 +44,7 @@ from hpcdash.backends.script.call import (
 from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import (
     AS_IT_WAS,
+    Copy,
     NewLimits,
     SentFile,
     Submission,
@@ -581,6 +582,7 @@ class RaySubmit(SubmitPart):
         tasks: ArrayTasks | None,
         mark: str,
         limits: NewLimits = AS_IT_WAS,
+        copy: Copy | None = None,
     ) -> SubmitCommand:
         """Build the submission of a job's entrypoint, runtime environment, metadata and recorded
         resources under another ID.

@@ -520,6 +520,21 @@ def _given(submission: Submission) -> tuple[Option, ...]:
     return (*read_directives(text).options, *on_line)
 
 
+def _submit_line(detail: JobDetail, past: Native, script: Script) -> SubmitLine | None:
+    text = past.get("SubmitLine") or detail.native.get("SubmitLine") or ""
+    shown = detail.native.get("Command") if "JobId" in detail.native else None
+    return read_submit_line(text, detail.row, script, shown)
+
+
+def _marked_comment(row: Row, script: Script, mark: str, copy: Copy | None) -> str:
+    """Return the comment of a job that is submitted again, '' where it keeps its own."""
+    comment = row["comment"] or ""
+    replaced = f" {REPLACES}{copy.replaces}" if copy else ""
+    if not comment or comment.startswith(MARK_START):
+        return mark + replaced + kill_switch_comment(script.text, row["work_dir"] or "")
+    return f"{mark}{replaced} {comment}" if copy else ""
+
+
 def _placed(parts: Sequence[str], copy: Copy) -> list[str]:
     """Return a copy's options with its place in that of the job's own."""
     chosen = {"partition": copy.queue, "account": copy.account, "qos": copy.qos}
@@ -681,35 +696,12 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         tasks: ArrayTasks | None,
         mark: str,
         limits: NewLimits = AS_IT_WAS,
-    ) -> SubmitCommand:
-        """sbatch as the job was submitted, on the job's own cluster; raises UsageError for a
-        heterogeneous job, and for an array of unknown tasks.
-        """
-        return self._again(detail, past, script, tasks=tasks, mark=mark, limits=limits)
-
-    def copy(self, detail: JobDetail, past: Native, script: Script, copy: Copy) -> SubmitCommand:
-        """sbatch as the job was submitted, with --hold and a comment that names the job."""
-        return self._again(detail, past, script, tasks=copy.tasks, mark=copy.mark, copy=copy)
-
-    def _again(
-        self,
-        detail: JobDetail,
-        past: Native,
-        script: Script,
-        tasks: ArrayTasks | None,
-        mark: str,
-        limits: NewLimits = AS_IT_WAS,
         copy: Copy | None = None,
     ) -> SubmitCommand:
-        """Return sbatch for a job of this cluster once more, or for a copy of any cluster's."""
+        """sbatch as the job was submitted; raises UsageError for a heterogeneous job."""
         named_id = detail.job["id"][0].as_py()
         is_elsewhere = copy is not None and copy.is_elsewhere
-        if is_elsewhere:
-            cluster = self.clusters.require_one()
-            detail = NO_OTHERS.plain_detail(detail)
-        else:
-            _, cluster = self.clusters.split_cluster(named_id)
-            detail = self.clusters.plain_detail(detail)
+        cluster, detail = self._target(detail, is_elsewhere=is_elsewhere)
         row = detail.row
         native = {**past, **detail.native}
         if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
@@ -718,9 +710,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
                 f"Only other jobs can be {'copied' if copy else 'resubmitted'} from here.",
             )
         in_script = read_directives(script.text).options
-        text = past.get("SubmitLine") or detail.native.get("SubmitLine") or ""
-        shown = detail.native.get("Command") if "JobId" in detail.native else None
-        line = read_submit_line(text, row, script, shown)
+        line = _submit_line(detail, past, script)
         on_line = line.options if line else ()
         notes: list[str] = []
         if copy is not None:
@@ -734,37 +724,36 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         parts += _array(row, native, tasks, on_line, in_script)
         if row["work_dir"]:
             parts.append(f"--chdir={row['work_dir']}")
-        comment = row["comment"] or ""
-        if not comment or comment.startswith(MARK_START):
-            replaced = f" {REPLACES}{copy.replaces}" if copy else ""
-            comment = mark + replaced + kill_switch_comment(script.text, row["work_dir"] or "")
-        elif copy is not None:
-            comment = f"{mark} {REPLACES}{copy.replaces} {comment}"
-        else:
+        comment = _marked_comment(row, script, mark, copy)
+        if not comment:
+            comment = row["comment"]
             mark = ""
             notes.append(
                 "the job keeps its comment; if the answer is lost, hpcdash searches for the job "
                 "by name and time"
             )
         parts.append(f"--comment={comment}")
-        exported = last_value((*on_line, *in_script), "export") or ""
-        if exported.upper() not in ("NONE", "NIL"):
+        if (last_value((*on_line, *in_script), "export") or "").upper() not in ("NONE", "NIL"):
             notes.append("runs with a fresh environment")
         if any("\ufffd" in word for word in parts):
             notes.append("bytes that are not UTF-8 were lost: some options may differ")
         if cluster:
             parts.insert(0, f"--clusters={cluster}")
-        own_id = row["array_id"] or row["id"]
-        job_id = own_id if tasks is None else with_tasks(own_id, tasks)
+        job_id = row["array_id"] or row["id"]
+        job_id = job_id if tasks is None else with_tasks(job_id, tasks)
+        job_id = named_id if job_id == row["id"] else with_cluster(job_id, cluster)
         if copy is not None:
             job_id = copy.job_id
-        elif job_id == row["id"]:
-            job_id = named_id
-        else:
-            job_id = with_cluster(job_id, cluster)
-        stdin = script.text.encode("utf-8", "surrogateescape")
-        command = self._command(_argv(parts, arguments), job_id, stdin)
+        text = script.text.encode("utf-8", "surrogateescape")
+        command = self._command(_argv(parts, arguments), job_id, text)
         return SubmitCommand(command, tuple(notes), mark, row["name"] or "")
+
+    def _target(self, detail: JobDetail, *, is_elsewhere: bool) -> tuple[str, JobDetail]:
+        """Return the cluster to name in sbatch, and the details with a plain ID."""
+        if is_elsewhere:
+            return self.clusters.require_one(), NO_OTHERS.plain_detail(detail)
+        _, cluster = self.clusters.split_cluster(detail.job["id"][0].as_py())
+        return cluster, self.clusters.plain_detail(detail)
 
     def _command(self, argv: tuple[str, ...], job_id: str, stdin: bytes | None) -> ActionCommand:
         read = partial(_read, job_id=job_id, clusters=self.clusters)

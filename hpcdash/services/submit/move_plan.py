@@ -219,30 +219,23 @@ async def _plan_copy(
     _refuse_ties(source, job_id, rows)
     tasks = await _require_unstarted(source, job_id, rows)
     await _refuse_dependents(source, job_id, row)
-    store = source.store
-    detail = await store.fetch_detail(job_id)
+    detail = await source.store.fetch_detail(job_id)
     script, past = await asyncio.gather(
-        fetch_script(store, job_id, detail=detail),
-        fetch_past(store, Resubmission(job_id, tasks, tuple(rows))),
+        _fetch_stored_script(source, job_id, detail),
+        fetch_past(source.store, Resubmission(job_id, tasks, tuple(rows))),
     )
-    if script.source.startswith(READ_FROM):
-        raise CannotMove(
-            f"the script of job {job_id} is unknown: {store.backend.title} does not return it, and "
-            "its file may have changed since",
-            _BY_HAND,
-        )
     record = await asyncio.to_thread(_find_record, source, job_id, row)
     copy = Copy(
         job_id=job_id,
-        mark=new_mark(),
         replaces=re.sub(r"[^\w.@:\[\]-]", "_", f"{job_id}@{source.name}"),
         **destination.changes,
-        tasks=tasks,
         is_elsewhere=source.name != target.name,
         is_ours=await asyncio.to_thread(_is_ours, source, job_id, row, record),
     )
     try:
-        submit = target.store.backend.submit.copy(detail, past, script, copy)
+        submit = target.store.backend.submit.resubmission(
+            detail, past, script, tasks=tasks, mark=new_mark(), copy=copy
+        )
     except UsageError as error:
         raise CannotMove(error.message, error.next_step) from error
     notes = list(submit.notes)
@@ -269,6 +262,18 @@ async def _plan_copy(
         is_held=is_held,
         record=record,
     )
+
+
+async def _fetch_stored_script(source: ClusterSession, job_id: str, detail: JobDetail) -> Script:
+    """Fetch a job's script as it was submitted; raise CannotMove if the scheduler has none."""
+    script = await fetch_script(source.store, job_id, detail=detail)
+    if script.source.startswith(READ_FROM):
+        raise CannotMove(
+            f"the script of job {job_id} is unknown: {source.store.backend.title} does not return "
+            "it, and its file may have changed since",
+            _BY_HAND,
+        )
+    return script
 
 
 def _require_whole(job_id: str, row: Row) -> None:

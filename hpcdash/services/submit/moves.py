@@ -421,8 +421,8 @@ class _Move:
             return await self._unclear(reason)
         return await (self._cancel() if job is Standing.HELD else self._conclude(job))
 
-    async def tell(self) -> MoveResult:
-        """Tell how both stand, and change nothing."""
+    async def describe(self) -> MoveResult:
+        """Describe how both stand; change nothing."""
         return await self._unclear("it was interrupted")
 
 
@@ -487,7 +487,7 @@ async def settle_moves(
         move = _Move(source, target, entry.job_ids[0], entry.move, on_message)
         try:
             if not may_act:
-                messages.append(f"{title}: {(await move.tell()).text}")
+                messages.append(f"{title}: {(await move.describe()).text}")
                 continue
             await target.store.open()
             submission = _find_submission(later, entry.move)

@@ -216,7 +216,7 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
 
         store.queue_refusals = {
             name: place.reason
-            for name, place in best_places(offers).items()
+            for name, place in (await asyncio.to_thread(best_places, offers)).items()
             if place.accepts is False
         }
     return offers

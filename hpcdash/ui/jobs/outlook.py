@@ -34,6 +34,8 @@ _MAX_JOBS = 10
 _MAX_EVENTS = 8
 _MAX_NODE_LINES = 3
 _RECENT_SECONDS = 24 * 3600
+# States with a meaningful estimate of the start: Slurm has estimates for held jobs, too.
+STARTABLE = WAITING - {JobState.HELD}
 _FAILED = ENDED_BADLY - {JobState.CANCELLED, JobState.GONE}
 _LABEL_CELLS = 24
 _MIN_LINES = 3
@@ -95,12 +97,12 @@ class JobsOutlook(PlainStatic):
         now = self._now()
         reservations = store.snapshots.get(Kind.RESERVATIONS)
         reserved = None if reservations is None else reservations.table
-        spans = next_spans(mine, reserved, now, _SPAN_HOURS[-1])
+        most = min(lines - 2, _MAX_JOBS)
+        spans = next_spans(mine, reserved, now, _SPAN_HOURS[-1], most)
         if not spans:
             return []
-        shown = min(lines - 2, _MAX_JOBS)
-        hours = _enough_hours(spans[:shown], now)
-        planned = [span for span in spans[:shown] if span.next_at < now + timedelta(hours=hours)]
+        hours = _enough_hours(spans, now)
+        planned = [span for span in spans if span.next_at < now + timedelta(hours=hours)]
         title = f"Next {hours} h" if hours <= 24 else f"Next {hours // 24} d"
         head = heading(title, room, f"now {short_instant(now, now, zone)}")
         letters = job_letters(store)
@@ -114,41 +116,41 @@ def _enough_hours(spans: Sequence[Span], now: datetime) -> int:
     return next(hours for hours in _SPAN_HOURS if enough < now + timedelta(hours=hours))
 
 
-def is_startable(state: str) -> bool:
-    """Whether an estimated start is meaningful: Slurm has estimates for held jobs, too."""
-    return state in WAITING and state != JobState.HELD
-
-
 def next_spans(
-    jobs: pa.Table, reservations: pa.Table | None, now: datetime, hours: int
+    jobs: pa.Table,
+    reservations: pa.Table | None,
+    now: datetime,
+    hours: int,
+    most: int | None = None,
 ) -> list[Span]:
     """Return the jobs that end or may start within `hours`, and the reservations that begin, the
-    soonest first.
+    soonest first; at most `most`.
     """
     until = now + timedelta(hours=hours)
-    instants = pc.min_element_wise(
-        jobs["ends_at"].cast(pa.int64()), jobs["_expected_start_at"].cast(pa.int64())
-    )
-    near = jobs.filter(pc.fill_null(pc.less(instants, int(until.timestamp())), False))
+    # Jobs may be many thousands: only the soonest become Python objects.
+    runs = has_state(jobs, ACTIVE - {JobState.SUSPENDED})
+    starts = has_state(jobs, STARTABLE)
+    times = [jobs[name].cast(pa.int64()) for name in ("ends_at", "_expected_start_at")]
+    at = pc.case_when(pc.make_struct(runs, starts), *times)
+    is_near = pc.and_(pc.greater(at, int(now.timestamp())), pc.less(at, int(until.timestamp())))
+    near = jobs.select(_COLUMNS).append_column("_at", at).filter(pc.fill_null(is_near, False))
     found: list[tuple[datetime, Span]] = []
-    for row in near.select(_COLUMNS).to_pylist():
+    for row in near.sort_by("_at").slice(0, most).to_pylist():
         job_id = str(row["id"])
         name = str(row["name"] or "")
-        ends = row["ends_at"]
-        starts = row["_expected_start_at"]
-        is_running = row["state"] in ACTIVE and row["state"] != JobState.SUSPENDED
-        if is_running and ends is not None and now < ends < until:
-            found.append((ends, Span(job_id, name, None, ends, "limit")))
-        elif is_startable(row["state"]) and starts is not None and now < starts < until:
+        if row["state"] in ACTIVE:
+            found.append((row["ends_at"], Span(job_id, name, None, row["ends_at"], "limit")))
+        else:
+            begin = row["_expected_start_at"]
             limit = row["limit_seconds"]
-            end = None if limit is None else starts + timedelta(seconds=limit)
-            found.append((starts, Span(job_id, name, starts, end, "start, estimated")))
+            end = None if limit is None else begin + timedelta(seconds=limit)
+            found.append((begin, Span(job_id, name, begin, end, "start, estimated")))
     for row in [] if reservations is None else reservations.to_pylist():
-        starts = row["starts_at"]
-        if starts is not None and now < starts < until:
+        begin = row["starts_at"]
+        if begin is not None and now < begin < until:
             name = f"{row['name']} {row['node_list'] or ''}".strip()
-            found.append((starts, Span("", name, starts, row["ends_at"], "reservation")))
-    return [span for _, span in sorted(found, key=lambda one: one[0])]
+            found.append((begin, Span("", name, begin, row["ends_at"], "reservation")))
+    return [span for _, span in sorted(found, key=lambda one: one[0])][:most]
 
 
 def heading(title: str, room: int, right: str = "") -> Content:

@@ -26,7 +26,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.cluster.header import MIN_COLUMNS, MIN_LINES
 from hpcdash.ui.cluster.wall import job_letters, letter_style
-from hpcdash.ui.jobs.outlook import MIN_ROWS, JobsOutlook, is_startable
+from hpcdash.ui.jobs.outlook import MIN_ROWS, STARTABLE, JobsOutlook
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.notes import COLUMNS, pinned_first, session_notes, with_notes
 from hpcdash.ui.table_view import TableView
@@ -143,7 +143,7 @@ def used_cell(now: Callable[[], datetime]) -> cells.CellFunction:
     def used(value: int | None, row: cells.RowContext) -> cells.Cell:
         if row["state"] in WAITING:
             expected = row["_expected_start_at"]
-            if expected is None or not is_startable(row["state"]):
+            if expected is None or row["state"] not in STARTABLE:
                 return "", ""
             ahead = (expected - now()).total_seconds()
             return (f"≈ in {format_age(ahead)}", "muted") if ahead > 0 else ("", "")

@@ -278,7 +278,7 @@ def test_where_the_scripts_name_may_be_another_word_that_is_said() -> None:
     assert read is not None
     assert not read.is_certain
     found = again("sbatch -J mine --mail-user=a b c", past(jobname="mine"))
-    assert any("is uncertain" in note for note in found.notes)
+    assert any("unclear where the script's name begins" in note for note in found.notes)
 
 
 @for_each("line", ["srun train", "", "salloc -n2"])
