@@ -570,6 +570,38 @@ def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(
         assert first.stdout.read() == "saved\n"
 
 
+_STOPPED_WHILE_STARTING = """
+import os, runpy, signal, subprocess, sys
+
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Popen
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.system
+def test_a_command_that_is_stopped_while_it_starts_is_ended(tmp_path: Path) -> None:
+    arguments = [command.__file__, "0.1", str(tmp_path / "lock"), "", "sleep", "60"]
+    # The worker is alive: it holds the other end. `sleep` would hold the output open.
+    stdin, held = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _STOPPED_WHILE_STARTING, *arguments],
+            stdin=stdin,
+            capture_output=True,
+            timeout=30,
+        )
+    finally:
+        os.close(stdin)
+        os.close(held)
+    assert (done.returncode, done.stderr) == (143, b"")
+
+
 def test_the_lock_of_a_node_is_where_nobody_else_can_hold_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

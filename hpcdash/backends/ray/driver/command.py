@@ -123,8 +123,15 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
     # Ray may kill the whole process group of a worker, but the command gets its grace.
     os.setsid()
 
+    is_starting = False
+    status = 0
+
     def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+        nonlocal status
+        status = 128 + number
+        # Raised while Popen starts the command, it would leave the command running.
+        if not is_starting:
+            raise SystemExit(status)
 
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -140,8 +147,12 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
     remove_lockfile()
     if container:
         remove_container(argv[0], container)
+    is_starting = True
     command = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, start_new_session=True)
     try:
+        is_starting = False
+        if status:
+            raise SystemExit(status)
         code = command.wait()
         return code if code >= 0 else 128 - code
     finally:
