@@ -243,8 +243,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     async def _show_stack(self, stack: list[View]) -> None:
         view = stack[-1]
-        for removed in self._stacks.put(stack):
-            await removed.remove()
+        # A widget being removed is no longer styled, and Textual fails to draw it.
+        with self.app.batch_update():
+            for removed in self._stacks.put(stack):
+                await removed.remove()
         container = self.query_one("#views", Container)
         for child in container.children:
             child.display = child is view

@@ -21,6 +21,7 @@ from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.domain.tables import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.submit.view import SubmitView
 from hpcdash.ui.table_view import TableView
 from tests.support.scripted_transport import EVERYONE, ScriptedTransport
 from tests.ui.jobs.acting_stage import EVERYDAY, acting_session
@@ -288,6 +289,26 @@ async def test_a_view_is_left_at_any_moment_of_its_opening(tmp_path: Path, view:
             await app.main.pop()
             assert app.crash is None
         await pilot.pause()
+        assert app.crash is None
+        assert len(app.main.stack) == 1
+
+
+async def test_a_view_that_is_being_removed_is_not_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its widgets have ended by then.
+    async def on_unmount(view: SubmitView) -> None:
+        view.app.screen.refresh()
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(SubmitView, "on_unmount", on_unmount, raising=False)
+    app = chart_dashboard(tmp_path)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        await app.main.push("submit")
+        await settled(pilot)
+        await app.main.pop()
+        await settled(pilot)
         assert app.crash is None
         assert len(app.main.stack) == 1
 
