@@ -209,8 +209,9 @@ class LocalConfiguration(Struct, frozen=True):
     """Configuration files and variables that name the server of a scheduler's commands.
 
     The server is in one of `server_variables` or `files`; `file_variable` replaces the first of
-    these files, or all if `is_file_alone`. If only `command` exists, the package is installed but
-    not configured, and `unconfigured` is the message.
+    these files, or all if `is_file_alone`. If only `command` exists, the output of `server_command`
+    names the server of a configuration that is elsewhere; the first group of `server_pattern`.
+    Without it the package is installed but not configured, and `unconfigured` is the message.
     """
 
     server_variables: tuple[str, ...]
@@ -219,6 +220,8 @@ class LocalConfiguration(Struct, frozen=True):
     command: str
     unconfigured: str
     is_file_alone: bool = False
+    server_command: tuple[str, ...] = ()
+    server_pattern: re.Pattern[str] = re.compile(r"(?!)")
 
 
 class ScriptWriter(Protocol):

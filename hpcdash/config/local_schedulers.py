@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hpcdash.backends.registry import ON_LOGIN_NODES, load_backend, local_config
 
 # No configuration that names a server is longer than this.
 _READ_CHARACTERS = 4_000_000
+_COMMAND_SECONDS = 3.0
 # Text and server of a file that this user may not read.
 _UNREAD = "?"
 
@@ -23,7 +25,7 @@ def local_schedulers() -> dict[str, str]:
     """Return this machine's schedulers in order of trial, with the servers they are configured for.
 
     A scheduler's commands may be installed without a configuration, or with one that names no
-    server: neither is a cluster. The commands themselves are not checked.
+    server: neither is a cluster. Commands are only run where no known file is there.
     """
     servers = {name: next(_servers(local_configuration(name)), "") for name in ON_LOGIN_NODES}
     return {name: server for name, server in servers.items() if server}
@@ -52,6 +54,24 @@ def _servers(configuration: LocalConfiguration) -> Iterator[str]:
         for file in group.files:
             if server := _server(file, group):
                 yield server
+    argv = configuration.server_command
+    program = shutil.which(argv[0]) if argv and shutil.which(configuration.command) else None
+    if program:
+        yield from configuration.server_pattern.findall(_output(program, *argv[1:]))
+
+
+@cache
+def _output(*argv: str) -> str:
+    """Return what a command prints; '' where it fails or is slow."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def _read_text(file: str) -> str:

@@ -110,6 +110,18 @@ def test_a_slurm_conf_may_name_its_controller_in_a_file_that_it_includes(
     assert local_schedulers() == {"slurm": "ctl1"}
 
 
+def test_a_slurm_whose_configuration_only_its_commands_find_is_this_machines_scheduler(
+    put: Put,
+) -> None:
+    put(squeue="", scontrol="#!/bin/sh\necho 'Slurmctld(primary) at ctl4 is UP'\n")
+    assert local_schedulers() == {"slurm": "ctl4"}
+
+
+def test_a_slurm_that_finds_no_configuration_is_none(put: Put) -> None:
+    put(squeue="", scontrol="#!/bin/sh\necho 'scontrol: fatal: no source' >&2\nexit 1\n")
+    assert local_schedulers() == {}
+
+
 @pytest.mark.parametrize("variable", ["PBS_SERVER", "PBS_DEFAULT"])
 def test_the_environment_may_name_the_server(
     put: Put, monkeypatch: pytest.MonkeyPatch, variable: str

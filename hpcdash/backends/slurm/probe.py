@@ -125,6 +125,9 @@ LOCAL_CONFIGURATION = LocalConfiguration(
         "slurm uses them anyway"
     ),
     is_file_alone=True,
+    # A prefix of the site's own, or DNS: nothing but the commands finds the configuration.
+    server_command=("scontrol", "ping"),
+    server_pattern=re.compile(r"(?m)^Slurmctld\([^)]*\) at (\S+) is "),
 )
 
 
