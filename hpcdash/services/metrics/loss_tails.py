@@ -38,12 +38,14 @@ class LossTail(Struct, frozen=True):
     """The last values of the metric `name`, oldest first, nan and inf included; '' if the log has
     none.
 
-    `lines` are the last ones of the log, safe to show.
+    `lines` are the last ones of the log, safe to show. `seconds_to_end` is the time from its newest
+    step to its final one, None if that is unknown.
     """
 
     name: str = ""
     values: tuple[float, ...] = ()
     lines: tuple[str, ...] = ()
+    seconds_to_end: float | None = None
 
 
 class _JobLogs(Struct):
@@ -203,6 +205,7 @@ class LossTails:
     def _parse_tail(self, job_id: str, chunk: Chunk) -> LossTail:
         """Parse the end of a log; empty if that fails, so that the others are read."""
         from hpcdash.services.metrics.joined import joined
+        from hpcdash.services.metrics.pace import seconds_to_end
         from hpcdash.services.metrics.reader import MetricReader
         from hpcdash.services.metrics.series import MetricLog
 
@@ -213,11 +216,13 @@ class LossTails:
             name = self._chosen(log.names)
             if name is None:
                 return LossTail(lines=lines)
-            _, values = joined([log]).written(name)
+            run = joined([log])
+            _, values = run.written(name)
+            end = seconds_to_end(run, name)
         except Exception as error:
             self.failures[job_id] = error
             return LossTail()
-        return LossTail(name, tuple(values[-MAX_VALUES:].tolist()), lines)
+        return LossTail(name, tuple(values[-MAX_VALUES:].tolist()), lines, end)
 
     def _forget(self, shown: set[str]) -> None:
         """Remove the oldest entries above the limit, except those of jobs that are shown."""

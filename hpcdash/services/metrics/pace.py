@@ -344,6 +344,18 @@ def seconds_per_step(paces: tuple[TrainingPace, ...]) -> float | None:
     return None
 
 
+def seconds_to_end(run: JoinedRun, metric: str) -> float | None:
+    """Return the seconds from a run's newest step to its final one, at the pace of its log; None
+    if either is unknown.
+    """
+    axes, _ = run.written(metric)
+    steps = axes[0][np.isfinite(axes[0])]
+    step_seconds = seconds_per_step(run_paces(run, metric))
+    if run.last_step is None or not step_seconds or not steps.size:
+        return None
+    return max(float(run.last_step - steps[-1]) * step_seconds, 0.0)
+
+
 def format_end(
     step: float,
     last_step: float,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from math import fsum, isfinite, isnan
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from hpcdash.domain.states import JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_span
 from hpcdash.services.metrics.charts.state import main_metric
 from hpcdash.services.metrics.loss_tails import LossTail, LossTails
 from hpcdash.services.metrics.vocabulary import is_loss
@@ -48,6 +50,14 @@ class ShownLosses:
         if row["state"] != JobState.RUNNING:
             return ""
         return loss_cell(self._tails.tail(str(row["id"])))
+
+    def ending(self, row: cells.RowContext, now: datetime) -> cells.Piece | None:
+        """Return when the training of a running job ends; None if its log does not show that."""
+        tail = self._tails.tail(str(row["id"])) if row["state"] == JobState.RUNNING else None
+        if tail is None or tail.seconds_to_end is None:
+            return None
+        limit = row["ends_at"]
+        return ending(tail.seconds_to_end, None if limit is None else (limit - now).total_seconds())
 
     def is_due(self, kind: Kind, *, is_chosen: bool) -> bool:
         """Whether the logs must be read again: at the interval of polls of `kind`.
@@ -156,6 +166,17 @@ def format_value(value: float) -> str:
         if len(text) <= VALUE_CELLS:
             return text
     return f"{value:.0e}"[:VALUE_CELLS]
+
+
+def ending(seconds_to_end: float, limit_seconds_left: float | None) -> cells.Piece:
+    """Format when a training ends, or how much too short the limit of its job is."""
+    if limit_seconds_left is not None and 0 < limit_seconds_left < seconds_to_end:
+        missing = format_span(seconds_to_end - limit_seconds_left)
+        return f"limit {missing} short", cells.WARNING
+    return (
+        f"ends in {format_span(seconds_to_end)}" if seconds_to_end else "at the final step",
+        cells.MUTED,
+    )
 
 
 def loss_cell(tail: LossTail | None) -> cells.Cell:

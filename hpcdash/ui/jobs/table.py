@@ -244,9 +244,15 @@ class JobsView(TableView):
         }
 
     def _where_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
-        """Format the nodes of a job, the reason that it waits in more detail, or its end."""
+        """Format the nodes of a job and the end of its training, the reason that it waits in more
+        detail, or its end.
+        """
         if row["state"] not in WAITING or row.get("_fold") in (FOLDED, UNFOLDED):
-            return where_cell(value, row)
+            cell = where_cell(value, row)
+            ending = self._losses.ending(row, self.now()) if self._shows_losses else None
+            if ending is None or not isinstance(cell, str):
+                return cell
+            return [(f"{cell}  ", ""), ending]
         eligible = row["eligible_at"]
         if text := self.session.store.backend.reasons.short(row):
             return text

@@ -94,6 +94,20 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
     assert tails.tail("5") is None
 
 
+async def test_the_end_of_a_training_is_known_where_its_log_shows_pace_and_final_step(
+    tails: LossTails, tmp_path: Path
+) -> None:
+    line = b" iteration %d/1000 | elapsed time per iteration (ms): 500.0 | loss: 2.5 |\n"
+    timed = b"".join(line % step for step in range(1, 401))
+    put(tmp_path / "timed", timed)
+    put(tmp_path / "endless", timed.replace(b"/1000", b""))
+    put(tmp_path / "over", timed.replace(b"/1000", b"/400"))
+    names = ("timed", "endless", "over")
+    await tails.refresh([row(name, tmp_path / name) for name in names])
+    ends = [found.seconds_to_end for name in names if (found := tails.tail(name)) is not None]
+    assert ends == [300.0, None, 0.0]
+
+
 async def test_a_log_that_stands_still_is_not_read_again_and_one_that_grew_is(
     tails: LossTails, transport: ScriptedTransport, tmp_path: Path
 ) -> None:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from hpcdash.domain.text import cell_width
 from hpcdash.services.metrics.loss_tails import LossTail
-from hpcdash.ui.jobs.losses import CURVE_CELLS, VALUE_CELLS, format_value, loss_cell, sparkline
+from hpcdash.ui.jobs.losses import (
+    CURVE_CELLS,
+    VALUE_CELLS,
+    ending,
+    format_value,
+    loss_cell,
+    sparkline,
+)
 from hpcdash.ui.widgets import cells
 from tests.support.real_files import append, put
 from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files
@@ -83,6 +90,24 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
         assert transport.count(of_files) == 2
         assert "_loss" not in app.main.view.sort_keys()
         assert rows.is_attached
+
+
+async def test_a_row_shows_when_its_training_ends(tmp_path: Path) -> None:
+    line = " iteration {}/250 | elapsed time per iteration (ms): 1400.0 | lm loss: 2.5 |\n"
+    put(tmp_path / "job.out", "".join(line.format(step) for step in range(1, 201)).encode())
+    app = log_dashboard(tmp_path, both_in_one=True)
+    async with app.run_test(size=(140, 26)) as pilot:
+        await settled(pilot)
+        app.main.view.choose_columns(COLUMNS["jobs"])
+        await until(pilot, lambda: "g07  ends in 1 min" in screen_text(app), "its end")
+
+
+def test_a_limit_before_the_end_of_a_training_is_a_warning() -> None:
+    assert ending(7200, 3600) == ("limit 1 h short", cells.WARNING)
+    assert ending(7200, 7300) == ending(7200, None) == ("ends in 2 h", cells.MUTED)
+    # The column of the time left shows that a limit has passed.
+    assert ending(7200, -5) == ("ends in 2 h", cells.MUTED)
+    assert ending(0, 5) == ("at the final step", cells.MUTED)
 
 
 def test_the_app_starts_without_what_only_the_column_needs() -> None:
