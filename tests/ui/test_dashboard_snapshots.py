@@ -131,7 +131,7 @@ def test_the_first_screen_looks_as_it_did(
     async def read(pilot: Pilot[Any]) -> None:
         await settled(pilot)
         if size[0] >= 180 and name != "empty":
-            losses = app.main.view._losses
+            losses = app.main.view._logs
             await until(pilot, lambda: losses._took_seconds, "the losses of the rows")
             await settled(pilot)
 

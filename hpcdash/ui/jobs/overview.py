@@ -189,7 +189,7 @@ class JobOverview(Vertical):
     @cached_property
     def _tails(self) -> LossTails:
         from hpcdash.services.metrics.loss_tails import LossTails
-        from hpcdash.ui.jobs.losses import loss_among
+        from hpcdash.ui.jobs.row_logs import loss_among
 
         return LossTails(self._session.store, loss_among, self._patterns)
 
@@ -732,7 +732,7 @@ def _loss(tail: LossTail, width: int, *, chart_lines: int) -> Content:
     """Draw the loss: `loss ▇▅▄▃▂▁ 2.313`, or a curve of `chart_lines` lines."""
     if not tail.values:
         return Content()
-    from hpcdash.ui.jobs.losses import format_value, sparkline
+    from hpcdash.ui.jobs.row_logs import format_value, sparkline
 
     is_ascii = signs() is ASCII_SIGNS
     newest = tail.values[-1]
@@ -749,7 +749,7 @@ def _loss(tail: LossTail, width: int, *, chart_lines: int) -> Content:
 def _curve(values: Sequence[float], width: int, lines: int) -> Content:
     """Draw values with the largest and the smallest at the left."""
     from hpcdash.services.metrics.charts.draw import small_curve
-    from hpcdash.ui.jobs.losses import format_value
+    from hpcdash.ui.jobs.row_logs import format_value
 
     finite = [value for value in values if isfinite(value)]
     label = max((len(format_value(value)) for value in finite), default=0) + 1

@@ -53,7 +53,7 @@ _MIN_TABLE_ROWS = 5
 _LINES_AROUND_ROWS = 2
 if TYPE_CHECKING:
     from hpcdash.services.state.notes import JobNotes
-    from hpcdash.ui.jobs.losses import ShownLosses
+    from hpcdash.ui.jobs.row_logs import RowLogs
     from hpcdash.ui.screen import DashboardScreen
 
 # Terminal width for a bar in place of the used and the remaining time,
@@ -220,10 +220,10 @@ class JobsView(TableView):
         return None if table is None else with_notes(table, self._notes.load())
 
     @cached_property
-    def _losses(self) -> ShownLosses:
-        from hpcdash.ui.jobs.losses import ShownLosses
+    def _logs(self) -> RowLogs:
+        from hpcdash.ui.jobs.row_logs import RowLogs
 
-        return ShownLosses(self.session, self._patterns)
+        return RowLogs(self.session, self._patterns)
 
     @property
     def kind(self) -> Kind:
@@ -240,19 +240,20 @@ class JobsView(TableView):
             "used": used_cell(self.now),
             "gpus": zero_is_blank,
             "where": self._where_cell,
-            "loss": lambda value, row: self._losses.cell(value, row),
+            "loss": lambda value, row: self._logs.cell(value, row),
         }
 
     def _where_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
         """Format the nodes of a job and the end of its training, the reason that it waits in more
-        detail, or its end.
+        detail, or why it ended.
         """
         if row["state"] not in WAITING or row.get("_fold") in (FOLDED, UNFOLDED):
             cell = where_cell(value, row)
-            ending = self._losses.ending(row, self.now()) if self._shows_losses else None
-            if ending is None or not isinstance(cell, str):
-                return cell
-            return [(f"{cell}  ", ""), ending]
+            outcome = self._logs.outcome(row, self.now()) if self._reads_logs else None
+            if outcome is None or row["state"] in ENDED:
+                return outcome or cell
+            place = cell if isinstance(cell, tuple) else (str(cell), "")
+            return [place, ("  ", ""), outcome]
         eligible = row["eligible_at"]
         if text := self.session.store.backend.reasons.short(row):
             return text
@@ -430,9 +431,9 @@ class JobsView(TableView):
         super()._show(table, columns, counts)
         self._point_overview()
         self._show_outlook()
-        if self._shows_losses and self._losses.is_due(self.kind, is_chosen=self._has_chosen_losses):
+        if self._reads_logs and self._logs.is_due(self.kind, is_chosen=self._has_chosen_losses):
             # The layout determines which rows are visible.
-            self.call_after_refresh(self._refresh_losses)
+            self.call_after_refresh(self._refresh_logs)
 
     @property
     def _has_chosen_losses(self) -> bool:
@@ -441,13 +442,21 @@ class JobsView(TableView):
     @property
     def _shows_losses(self) -> bool:
         """Whether the column of losses is chosen, or there is room for it."""
-        has_room = self.app.size.width >= _LOSS_COLUMNS and self.column_names == self.spec.shown
-        return self._has_chosen_losses or (has_room and self.spec is JOBS)
+        return self._has_chosen_losses or self._has_default_columns(_LOSS_COLUMNS)
 
-    def _refresh_losses(self) -> None:
-        is_seen = self.is_live and self.display and self._shows_losses
-        if is_seen and self._losses.is_due(self.kind, is_chosen=self._has_chosen_losses):
-            start_worker(self, self._losses.refresh, self.rows, group="losses")
+    @property
+    def _reads_logs(self) -> bool:
+        """Whether rows show what their logs contain: the losses, or beside a job's nodes."""
+        return self._has_chosen_losses or self._has_default_columns(_WIDE_COLUMNS)
+
+    def _has_default_columns(self, width: int) -> bool:
+        is_default = self.column_names == self.spec.shown and self.spec is JOBS
+        return is_default and self.app.size.width >= width
+
+    def _refresh_logs(self) -> None:
+        is_seen = self.is_live and self.display and self._reads_logs
+        if is_seen and self._logs.is_due(self.kind, is_chosen=self._has_chosen_losses):
+            start_worker(self, self._logs.refresh, self.rows, group="losses")
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         if column.key != "id":

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.text import cell_width
+from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.metrics.loss_tails import LossTail
-from hpcdash.ui.jobs.losses import (
+from hpcdash.ui.jobs.row_logs import (
     CURVE_CELLS,
     VALUE_CELLS,
     ending,
@@ -23,7 +24,7 @@ from hpcdash.ui.jobs.losses import (
 )
 from hpcdash.ui.widgets import cells
 from tests.support.real_files import append, put
-from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files
+from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files, set_state
 from tests.ui.metrics.chart_stage import training_log
 from tests.ui.stage import press, screen_text, settled, until
 
@@ -80,7 +81,7 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
         await settled(pilot)
         assert transport.count(of_files) == 1, "a filter or a sort is not a poll"
         append(log, b" iteration 201/ 4000 | lm loss: nan | grad norm: nan |\n")
-        app.main.view._losses._read_at = float("-inf")
+        app.main.view._logs._read_at = float("-inf")
         await press(pilot, "6")
         app.sessions[0].store.notify_health()
         await settled(pilot)
@@ -110,10 +111,29 @@ def test_a_limit_before_the_end_of_a_training_is_a_warning() -> None:
     assert ending(0, 5) == ("at the final step", cells.MUTED)
 
 
+async def test_a_row_shows_why_its_job_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.services.metrics.loss_tails._LOCATED_AT_ONCE", 50)
+    put(tmp_path / "job.out", training_log(range(1, 201)) + b"RuntimeError: loss is nan\n")
+    app = log_dashboard(tmp_path, both_in_one=True)
+    store = app.sessions[0].store
+    # It ends as it is first listed.
+    store.clock = FrozenClock(1_795_244_354.0)
+    set_state(store.transport, b"FAILED")
+    async with app.run_test(size=(150, 90)) as pilot:
+
+        def row() -> str:
+            lines = screen_text(app).splitlines()
+            return next((line for line in lines if f" {RUNNING} " in line), "")
+
+        await until(pilot, lambda: "failed" in row() and "loss is nan" in row(), "its cause")
+
+
 def test_the_app_starts_without_what_only_the_column_needs() -> None:
     modules = (
         "hpcdash.services.metrics.loss_tails",
-        "hpcdash.ui.jobs.losses",
+        "hpcdash.ui.jobs.row_logs",
         "hpcdash.services.metrics.run",
     )
     program = (

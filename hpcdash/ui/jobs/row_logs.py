@@ -1,9 +1,11 @@
-"""Column of losses in a table of jobs, read for the visible rows at the pace of polls."""
+"""Losses, ends of trainings and causes of failures in a table of jobs: read in the logs of the
+visible rows at the pace of polls.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import fsum, isfinite, isnan
 from typing import Any, Literal
@@ -11,10 +13,12 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.domain.root_cause import Strength, root_cause
 from hpcdash.domain.states import JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_span
+from hpcdash.services.jobs.failures import FAILED
 from hpcdash.services.metrics.charts.state import main_metric
 from hpcdash.services.metrics.loss_tails import LossTail, LossTails
 from hpcdash.services.metrics.vocabulary import is_loss
@@ -36,8 +40,8 @@ _NOT_FINITE = "✗"
 _NOT_FINITE_PLAIN = "x"
 
 
-class ShownLosses:
-    """Losses in the logs of the visible jobs, for their cells."""
+class RowLogs:
+    """Logs of the visible jobs, for the cells of their rows."""
 
     def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
         self._session = session
@@ -45,15 +49,23 @@ class ShownLosses:
         self._read_at = float("-inf")
         self._took_seconds = 0.0
         self._notified: set[str] = set()
+        # Causes of failed jobs, '' where the log shows none; their logs are not read again.
+        self._causes: dict[str, str] = {}
 
     def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
         if row["state"] != JobState.RUNNING:
             return ""
         return loss_cell(self._tails.tail(str(row["id"])))
 
-    def ending(self, row: cells.RowContext, now: datetime) -> cells.Piece | None:
-        """Return when the training of a running job ends; None if its log does not show that."""
-        tail = self._tails.tail(str(row["id"])) if row["state"] == JobState.RUNNING else None
+    def outcome(self, row: cells.RowContext, now: datetime) -> cells.Piece | None:
+        """Return when the training of a running job ends, or why a job failed; None if its log does
+        not show that.
+        """
+        job_id = str(row["id"])
+        if row["state"] in FAILED:
+            cause = self._causes.get(job_id)
+            return (visible(cause), cells.BAD) if cause else None
+        tail = self._tails.tail(job_id) if row["state"] == JobState.RUNNING else None
         if tail is None or tail.seconds_to_end is None:
             return None
         limit = row["ends_at"]
@@ -72,13 +84,21 @@ class ShownLosses:
         return time.monotonic() - self._read_at >= _EARLY * pause
 
     async def refresh(self, rows: RowsTable) -> None:
-        """Read the logs of the user's running jobs among the visible rows."""
+        """Read the logs of the user's running and failed jobs among the visible rows."""
         seen = rows.visible_ids()
         if not seen:
             return
         self._read_at = time.monotonic()
         try:
-            is_new = await self._tails.refresh(self._own_running(rows.table, seen))
+            requested = self._requested(rows.table, seen)
+            is_new = await self._tails.refresh(requested)
+            for row in requested:
+                job_id = str(row["id"])
+                if row["state"] == JobState.RUNNING:
+                    # It was requeued.
+                    self._causes.pop(job_id, None)
+                elif job_id in self._tails.looked_at:
+                    self._causes[job_id] = self._cause(job_id)
         except Exception as error:  # a log may contain anything
             is_new = False
             self._notify(rows, "", error)
@@ -105,21 +125,28 @@ class ShownLosses:
             self._notified.add(text)
             rows.app.notify(visible(text), severity=severity)
 
-    def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
+    def _cause(self, job_id: str) -> str:
+        """Return the cause of a failure in the last lines of a job's logs; '' for none."""
+        causes = (root_cause(tail.lines) for tail in self._tails.by_file(job_id).values())
+        known = [cause for cause in causes if cause and cause.strength > Strength.WORDS]
+        return max(known, key=lambda cause: cause.strength).text if known else ""
+
+    def _requested(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
         ids = table["_row_id"]
         shown = table.filter(pc.is_in(ids, value_set=pa.array(seen, ids.type)))
         requested = shown.select(
             ["id", "state", "user", "stdout_path", "stderr_path", "_fold"]
         ).to_pylist()
         user = self._session.store.user
-        # 1 and 2 are summaries of arrays, whose tasks have the logs (ui.jobs.table).
-        return [
-            row
-            for row in requested
-            if row["state"] == JobState.RUNNING
-            and row["_fold"] not in (1, 2)
-            and (not user or row["user"] == user)
-        ]
+
+        def is_requested(row: Mapping[str, Any]) -> bool:
+            # 1 and 2 are summaries of arrays, whose tasks have the logs (ui.jobs.table).
+            if row["_fold"] in (1, 2) or (user and row["user"] != user):
+                return False
+            is_failed = row["state"] in FAILED and str(row["id"]) not in self._causes
+            return is_failed or row["state"] == JobState.RUNNING
+
+        return list(filter(is_requested, requested))
 
 
 def loss_among(names: tuple[str, ...]) -> str | None:
