@@ -59,8 +59,13 @@ def format_clock_time(at: float, zone: tzinfo | None) -> str:
 
 
 def format_end(row: Mapping[str, Any]) -> str:
-    """Format 'signal 9', 'exit 3', or the scheduler's reason; '' if the state is enough."""
-    if row["state"] in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY):
+    """Format 'signal 9', 'exit 3', 'over 16G', or the scheduler's reason; '' if the state is
+    enough.
+    """
+    if row["state"] == JobState.OUT_OF_MEMORY:
+        is_one_limit = row["memory_bytes"] and row["nodes"] == 1
+        return f"over {format_memory(row['memory_bytes'])}" if is_one_limit else ""
+    if row["state"] == JobState.TIMEOUT:
         return ""
     if row["exit_signal"]:
         return f"signal {row['exit_signal']}"
