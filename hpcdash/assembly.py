@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from pathlib import Path
 from types import MappingProxyType
@@ -96,6 +96,22 @@ def set_slots(folder: Path, requested: EmbeddedSettings) -> None:
         raise ConfigError(
             f"cannot save the [embedded] settings: {error.strerror}", "", file=str(file)
         ) from error
+
+
+def split_cluster(job_id: str, clusters: Iterable[ClusterSettings]) -> tuple[str, str]:
+    """Split 15@NAME into the ID on a cluster and the cluster's name in the configuration, '' for
+    none of `clusters`.
+
+    NAME is its name there, or at its site: then it is a part of the ID.
+    """
+    plain, _, name = job_id.rpartition("@")
+    if plain:
+        for cluster in clusters:
+            if name == cluster.site_cluster:
+                return job_id, cluster.name
+            if name == cluster.name:
+                return plain, cluster.name
+    return job_id, ""
 
 
 def chosen_clusters(choice: ClusterChoice, settings: Settings) -> list[ClusterSettings]:

@@ -102,6 +102,7 @@ def common_options(function: F) -> F:
         own = CommonOptions(**{name: given.pop(name) for name in CommonOptions.__struct_fields__})
         common = own.over(context.obj) if isinstance(context.obj, CommonOptions) else own
         common.check()
+        common = _on_named_cluster(common, given)
         context.obj = common
         return context.invoke(function, common=common, **given)
 
@@ -112,6 +113,28 @@ def common_options(function: F) -> F:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
+
+
+def _on_named_cluster(common: CommonOptions, given: dict[str, Any]) -> CommonOptions:
+    """Choose the configured cluster that the jobs of a command name as in 15@NAME, whose IDs are
+    then plain.
+    """
+    several = given.get("jobs")
+    job_ids = several or [given.get("job") or ""]
+    if common.ssh or common.local or common.url or not any("@" in job_id for job_id in job_ids):
+        return common
+    from hpcdash.assembly import split_cluster
+    from hpcdash.config.read import load_settings
+
+    clusters = load_settings(common.config).clusters.values()
+    plain, names = zip(*(split_cluster(job_id, clusters) for job_id in job_ids), strict=True)
+    name, *others = dict.fromkeys(name or common.cluster or "" for name in names)
+    if others or (common.cluster and name != common.cluster):
+        raise UsageError(
+            "these jobs are on different clusters", "Run the command once for each cluster."
+        )
+    given.update({"jobs": plain} if several else {"job": plain[0]})
+    return replace(common, cluster=name or None)
 
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcdash.assembly import chosen_clusters
+from hpcdash.assembly import chosen_clusters, split_cluster
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.jobs import open_sessions
 from hpcdash.cli.options import CommonOptions
@@ -17,7 +17,6 @@ from hpcdash.cli.submit import REQUEST_ENDING, read_script, read_source
 from hpcdash.cli.tables import print_rows
 from hpcdash.cli.terminal import print_json, print_notes
 from hpcdash.config.read import load_settings
-from hpcdash.domain.job_ids import plain_id
 from hpcdash.domain.places import fold, places_table
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.tables import PLACES
@@ -73,7 +72,9 @@ def run_where(
         async with open_sessions(clusters, settings) as sessions:
             shape = read_shape(common, source, like, options, clusters[0].user)
             if like:
-                session, job_id = _named_session(sessions, like)
+                job_id, name = split_cluster(like, clusters)
+                named = (session for session in sessions if session.name == name)
+                session = next(named, sessions[0])
                 await session.store.resolve_backend()
                 detail = await session.store.fetch_detail(job_id)
                 shape = replace(shape, request=job_request(detail.job.to_pylist()[0]))
@@ -85,22 +86,6 @@ def run_where(
         sys.exit(EXIT_UNREACHABLE)
     if not any(place.accepts is not False for place in answer.places):
         sys.exit(EXIT_REFUSED)
-
-
-def _named_session(sessions: Sequence[ClusterSession], job_id: str) -> tuple[ClusterSession, str]:
-    """Return the cluster that 15@NAME names, by its name here or at its site, and the ID there.
-
-    By default the first.
-    """
-    plain, name = plain_id(job_id)
-    for session in sessions:
-        settings = session.settings
-        if name and settings is not None and settings.site_cluster == name:
-            return session, job_id
-    for session in sessions:
-        if name and session.name == name:
-            return session, plain
-    return sessions[0], job_id
 
 
 def _print_answer(

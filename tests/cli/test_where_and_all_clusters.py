@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, home_with
+from tests.support.sshd import Sshd, why_no_sshd
 from tests.support.waiting import wait_until
 
 _SLEEP = "#!/bin/sh\n#SBATCH --time=30\nexec sleep 600\n"
@@ -97,3 +99,58 @@ def test_where_ranks_the_places_of_the_clusters_that_answer(person: Program) -> 
     assert refused.status == 1
     assert "never" in refused.text
     assert person("where", "--cpus", "1", "--cluster", "gone").status == 3
+
+
+@pytest.mark.skipif(why_no_sshd() is not None, reason=str(why_no_sshd()))
+def test_a_cluster_is_listed_beside_five_that_cannot_be_used_each_for_its_own_reason(
+    person: Program, tmp_path: Path
+) -> None:
+    sshd = Sshd(tmp_path / "sshd")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        try:
+            sshd.start("PubkeyAuthentication no\nPasswordAuthentication yes\n")
+            person.config.write_text(
+                "[clusters.desk]\nbackend = 'local'\n"
+                "[clusters.refuses]\nssh = 'ada@127.0.0.1:1'\n"
+                f"[clusters.silent]\nssh = 'ada@127.0.0.1:{silent.getsockname()[1]}'\n"
+                f"[clusters.password]\nssh = 'root@127.0.0.1:{sshd.port}'\n"
+                f"[clusters.unknown-key]\nssh = 'root@localhost:{sshd.port}'\n"
+                "[clusters.nowhere]\nssh = 'ada@nowhere.invalid'\n"
+            )
+            known = person.home / ".ssh" / "known_hosts"
+            known.parent.mkdir(mode=0o700, exist_ok=True)
+            known.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
+            script = tmp_path / "sleep.sh"
+            script.write_text(_SLEEP)
+            job = person("submit", str(script), "--cluster", "desk").text.strip()
+            listed = person("jobs", "--all-clusters", "--format", "json")
+        finally:
+            sshd.stop()
+    assert listed.status == 0
+    rows = [(row["cluster"], row["id"]) for row in json.loads(listed.text)["jobs"]]
+    assert rows == [("desk", job)]
+    problems = {one["cluster"]: one["problem"] for one in json.loads(listed.text)["clusters"]}
+    assert problems.pop("desk") is None
+    reasons = {
+        "refuses": "refused the connection",
+        "silent": "no answer within",
+        "password": "not tried: no one is present to answer",
+        "unknown-key": "was not accepted",
+        "nowhere": "Cannot resolve",
+    }
+    assert {name: text for name, text in reasons.items() if text in problems[name]} == reasons
+    person("cancel", job, "--cluster", "desk", "--yes")
+
+
+def test_a_job_may_be_named_with_its_cluster(person: Program, tmp_path: Path) -> None:
+    script = tmp_path / "sleep.sh"
+    script.write_text(_SLEEP)
+    job = person("submit", str(script), "--cluster", "desk").text.strip()
+    assert person("show", f"{job}@desk", "--format", "json").json["job"]["id"] == job
+    assert "Connection refused" in person("show", f"{job}@gone").stderr
+    mixed = person("cancel", "--yes", f"{job}@desk", f"{job}@gone")
+    assert mixed.status == 2
+    assert "different clusters" in mixed.stderr
+    assert person("cancel", "--yes", f"{job}@desk").status == 0
+    # Not a cluster of the configuration: the ID stays as it is.
+    assert f"'{job}@nowhere'" in person("show", f"{job}@nowhere", "--cluster", "desk").stderr
