@@ -259,7 +259,9 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
     if probe.commands:
         notify(await _home_check(transport))
     # At once: a server that hangs delays each of them for a minute.
-    for check in await asyncio.gather(*(_table_check(store, kind) for kind in _CHECKED_TABLES)):
+    capabilities = store.backend.capabilities
+    tables = [kind for kind in _CHECKED_TABLES if kind is Kind.MINE or kind.value in capabilities]
+    for check in await asyncio.gather(*(_table_check(store, kind) for kind in tables)):
         notify(check)
     notify(_accounting_check(store))
     if (accounts := await _accounts_check(store)) is not None:
