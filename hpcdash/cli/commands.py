@@ -1342,7 +1342,7 @@ def completion(context: click.Context, shell: str, installs: bool) -> None:
 def show_help(context: click.Context, topic: str) -> None:
     """Explain a topic or a command.
 
-    Topics: filters, keys, config, exit-status, licenses.
+    Topics: filters, keys, config, exit-status, licenses, agents.
     """
     from hpcdash.cli.help import topics
     from hpcdash.errors import UsageError
@@ -1359,7 +1359,22 @@ def show_help(context: click.Context, topic: str) -> None:
         raise UsageError(f"no topic or command {topic!r}", f"Topics: {', '.join(topics())}.")
 
 
-SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completion, show_help)
+@click.command("agent-help")
+def show_agent_help() -> None:
+    """Explain hpcdash to an assistant that uses it through a shell."""
+    from hpcdash.cli.help import agent_help
+
+    print(agent_help(), end="")
+
+
+SETUP_COMMANDS: tuple[click.Command, ...] = (
+    doctor,
+    clusters,
+    config,
+    completion,
+    show_help,
+    show_agent_help,
+)
 
 
 COMMANDS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable
+from importlib import resources
 
 import click
 
@@ -51,9 +52,11 @@ GROUPS = {
         "demo",
         "replay",
         "help",
+        "agent-help",
     ),
 }
 EXAMPLES = {
+    "agent-help": ("agent-help",),
     **{spec.name: (spec.name,) for spec in SITE_TABLES},
     "jobs": ("jobs --all --filter 'queue:gpu state:pending'", "jobs --format json"),
     "show": ("show 4711", "show 4711 --steps", "show 4711 --sooner"),
@@ -196,7 +199,20 @@ def topics() -> dict[str, Callable[[], str]]:
         "config": _config,
         "exit-status": lambda: EXIT_STATUS,
         "licenses": _licenses,
+        "agents": agent_help,
     }
+
+
+def agent_help() -> str:
+    """Return the page for assistants that use hpcdash through a shell."""
+    from hpcdash.domain.tables import JOBS, NODES, PLACES, QUEUES
+
+    text = resources.files("hpcdash.cli").joinpath("agent_help.txt").read_text("utf-8")
+    for key, spec in (("jobs", JOBS), ("nodes", NODES), ("queues", QUEUES), ("places", PLACES)):
+        names = " ".join(name for name in spec.fields if not name.startswith("_"))
+        text += textwrap.fill(f"{key}: {names}", 100, initial_indent="  ", subsequent_indent="    ")
+        text += "\n"
+    return f"{text}\nExit status\n{textwrap.indent(EXIT_STATUS, '  ')}"
 
 
 def _filters() -> str:

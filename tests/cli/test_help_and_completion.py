@@ -15,11 +15,12 @@ from click.testing import CliRunner
 
 from hpcdash import __version__
 from hpcdash.cli.completion import completion_script
-from hpcdash.cli.help import EXAMPLES, GROUPS
+from hpcdash.cli.help import EXAMPLES, GROUPS, agent_help
 from hpcdash.cli.main import cli
 from tests.support.command_words import read_words
 from tests.support.program import Program, home_with
 
+GROUPED = {name for names in GROUPS.values() for name in names}
 LOCAL = "--local --backend local"
 
 
@@ -47,6 +48,24 @@ def test_every_command_is_in_one_group_and_has_examples_that_it_takes() -> None:
             words = shlex.split(re.split(r" [|>] ", line)[0])
             assert words[0] == name
             read_words(words)
+
+
+def test_the_page_for_assistants_names_commands_and_options_that_exist() -> None:
+    page = agent_help()
+    lines = re.findall(r"hpcdash ([a-z][^`\n]*)", page)
+    assert len(lines) > 20
+    without_json = set()
+    for line in lines:
+        # An optional part is given, `JOB...` and `[-n 200]` included.
+        words = shlex.split(re.sub(r"[\[\]]|  .*|\.\.\.", "", line))
+        if words[0] not in GROUPED:
+            continue
+        read_words(words)
+        command = cli.get_command(click.Context(cli), words[0])
+        assert command is not None
+        if not any("--format" in parameter.opts for parameter in command.params):
+            without_json.add(words[0])
+    assert without_json == {"log", "script", "render"}
 
 
 def test_the_help_of_nodes_and_queues_offers_no_choice_of_jobs(program: Program) -> None:
