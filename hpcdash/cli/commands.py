@@ -894,6 +894,49 @@ def where(
     run_where(common, source=source, like=like, form=form, refused=refused, options=given)
 
 
+@click.command("files")
+@click.argument("job")
+@click.argument("path", required=False, type=click.Path())
+@_FILTER
+@_ROW_FORMAT
+@common_options
+def list_files(
+    common: CommonOptions, job: str, path: str | None, expression: str, form: str
+) -> None:
+    """List a job's folders, or the files in one, newest first; checkpoints are checked.
+
+    A relative PATH starts in the job's working directory. No link is followed below it.
+    """
+    from hpcdash.cli.files import run_files
+
+    run_files(common, job, path, expression=expression, form=form)
+
+
+_TO = click.option(
+    "--to", "to", metavar="DIR", default=".", help="Folder on this machine.", type=click.Path()
+)
+
+
+@click.command("get")
+@click.argument("job")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@_TO
+@click.option("--force", is_flag=True, help="Replace files that exist here.")
+@_ROW_FORMAT
+@common_options
+def get_files(
+    common: CommonOptions, job: str, paths: tuple[str, ...], to: str, *, force: bool, form: str
+) -> None:
+    """Copy files and folders of a job to this machine, checked by SHA-256.
+
+    An interrupted copy continues where it was when the command is run again. Links are not copied.
+    """
+    from hpcdash.cli.files import run_get
+
+    run_get(common, job, paths, to=to, force=force, form=form)
+
+
+FILE_COMMANDS: tuple[click.Command, ...] = (list_files, get_files)
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
     where,
@@ -1382,6 +1425,7 @@ COMMANDS = (
     *map(_table_command, SITE_TABLES),
     *ACT_COMMANDS,
     *SUBMIT_COMMANDS,
+    *FILE_COMMANDS,
     *WATCH_COMMANDS,
     share,
     serve,

@@ -1,0 +1,216 @@
+"""Folders on a cluster, as bytes, and the folders that belong to a job."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import pyarrow as pa
+from msgspec import Struct
+
+from hpcdash.backends.queries import Answer, Query, refused, require_whole
+from hpcdash.domain.schema import FILES
+from hpcdash.domain.text import visible
+from hpcdash.errors import UnreadableOutput, UsageError
+from hpcdash.services.files import safe_path
+from hpcdash.services.job_files.checkpoints import Judgement
+from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.launched_job import launched_job
+from hpcdash.shell_files import shell_text
+
+_LIMIT_SECONDS = 120.0
+_KINDS = {b"f": "file", b"d": "folder", b"l": "link"}
+_PROBLEMS = {
+    b"missing": "no such file or folder",
+    b"closed": "no permission to list this folder",
+}
+
+
+class Entry(Struct, frozen=True):
+    """An entry of a folder: `name` is relative to it, `kind` is file, folder, link or other.
+
+    `identity` is its device and inode, `target` that of a link; links are not followed.
+    """
+
+    name: bytes
+    kind: str
+    identity: str
+    size: int
+    modified_at: float
+    owner: str = ""
+    target: bytes = b""
+
+
+class Folder(Struct, frozen=True):
+    """A folder by its real path, and its entries; with `is_file`, only the named one.
+
+    `notes` are the reasons that parts of it are missing.
+    """
+
+    path: bytes
+    entries: tuple[Entry, ...]
+    is_file: bool = False
+    notes: tuple[str, ...] = ()
+
+    def join(self, entry: Entry) -> bytes:
+        return os.path.join(self.path, entry.name)
+
+
+class JobFolder(Struct, frozen=True):
+    """A folder of a job, and its roles: `work dir, output`."""
+
+    path: bytes
+    roles: str
+
+
+class JobFolders(Struct, frozen=True):
+    """The folders of a job, its working directory first, and its row of domain.schema.JOBS."""
+
+    job_id: str
+    row: Mapping[str, Any]
+    folders: tuple[JobFolder, ...]
+
+    def resolve(self, path: bytes) -> bytes:
+        """Return a path on the cluster; a relative one starts in the first folder."""
+        return os.path.join(self.folders[0].path, path)
+
+
+def to_text(path: bytes) -> str:
+    """Return a path as a word of a command, byte for byte."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def to_bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def show_path(path: bytes) -> str:
+    """Return a path for a person: bytes that are not UTF-8 and control characters are visible."""
+    return visible(path.decode("utf-8", "backslashreplace"))
+
+
+def encode_path(path: bytes) -> str:
+    """Return a path as percent-encoded ASCII, from which `decode_path` restores its bytes."""
+    return quote_from_bytes(path, safe="/")
+
+
+def decode_path(encoded: str) -> bytes:
+    return unquote_to_bytes(encoded)
+
+
+async def fetch_job_folders(session: ClusterSession, job_id: str) -> JobFolders:
+    """Fetch the folders that a job's scheduler and its launch name.
+
+    Raises NoSuchJob, UsageError if none is known, and the errors of an unreachable cluster.
+    """
+    place = await locate_logs(session.store, job_id)
+    state_folder = session.actions.journal.path.parent
+    launched = await launched_job(state_folder, session.name, place.row)
+    named = [("work dir", str(place.row["work_dir"] or ""))]
+    if launched is not None:
+        named.append(("launch", launched.folder))
+    if not place.files.host:
+        for log in (place.files.stdout, place.files.stderr):
+            named.append(("output", os.path.dirname(log or "")))
+    if launched is not None and "%a" not in launched.checkpoints:
+        named.append(("checkpoints", launched.checkpoints))
+    roles: dict[bytes, list[str]] = {}
+    for role, path in named:
+        if path.startswith("/") and path != "/dev":
+            known = roles.setdefault(os.path.normpath(to_bytes(path)), [])
+            if role not in known:
+                known.append(role)
+    if not roles:
+        raise UsageError(
+            f"no folder of job {visible(job_id)} is known",
+            "The scheduler reports no working directory of it.",
+        )
+    folders = tuple(JobFolder(path, ", ".join(names)) for path, names in roles.items())
+    return JobFolders(place.job_id, place.row, folders)
+
+
+def folder_query(path: bytes, *, is_deep: bool = False) -> Query[Folder]:
+    """List a folder, or everything below it; the path of a file lists that file.
+
+    The parser raises UnreadableOutput with the reason if there is nothing to list.
+    """
+    token = secrets.token_hex(8)
+    depth = "deep" if is_deep else "flat"
+    script = shell_text("services/job_files/list_folder.sh")
+    argv = ("sh", "-c", script, "sh", token, safe_path(to_text(path)), depth)
+
+    def parse(answer: Answer) -> Folder:
+        require_whole(answer)
+        head, *fields = answer.stdout.split(b"\0")
+        known, _, kind = head.rpartition(b" ")
+        if known != token.encode():
+            raise refused(answer, f"cannot list {show_path(path)}")
+        if kind in _PROBLEMS:
+            raise UnreadableOutput(f"{show_path(path)}: {_PROBLEMS[kind]}", argv=("find",))
+        if answer.status and len(fields) < 4 and b"printf" in answer.stderr:
+            raise refused(answer, "the find command there has no -printf", "It must be GNU find.")
+        notes = answer.stderr.decode("utf-8", "replace").splitlines()
+        entries = _parse_entries(fields[1:])
+        return Folder(fields[0], entries, is_file=kind == b"file", notes=tuple(notes))
+
+    return Query(argv, parse, _LIMIT_SECONDS, ("find", show_path(path)))
+
+
+def _parse_entries(fields: list[bytes]) -> tuple[Entry, ...]:
+    """Parse an entry of each three fields; the last field is the empty rest."""
+    entries = []
+    for facts, name, target in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
+        kind, identity, size, modified_at, owner = (*facts.split(b" ", 4), *[b""] * 5)[:5]
+        entries.append(
+            Entry(
+                name,
+                _KINDS.get(kind, "other"),
+                identity.decode("ascii", "replace"),
+                int(size),
+                float(modified_at),
+                owner.decode("utf-8", "replace"),
+                target,
+            )
+        )
+    return tuple(entries)
+
+
+def build_table(folder: Folder, judgements: Mapping[bytes, Judgement]) -> pa.Table:
+    """Build the rows of domain.schema.FILES, newest first."""
+    entries = sorted(folder.entries, key=lambda entry: entry.modified_at, reverse=True)
+    found = [judgements.get(entry.name) for entry in entries]
+    paths = [folder.join(entry) for entry in entries]
+    columns: dict[str, list[Any]] = {
+        "name": [show_path(entry.name) for entry in entries],
+        "kind": [entry.kind for entry in entries],
+        "size_bytes": [entry.size if entry.kind == "file" else None for entry in entries],
+        "modified_at": [datetime.fromtimestamp(entry.modified_at, UTC) for entry in entries],
+        "owner": [visible(entry.owner) for entry in entries],
+        "checkpoint": [one and one.checkpoint for one in found],
+        "format": [one and one.format for one in found],
+        "problem": [one and one.problem or None for one in found],
+        "target": [show_path(entry.target) if entry.target else None for entry in entries],
+        "path": [show_path(path) for path in paths],
+        "encoded_path": [encode_path(path) for path in paths],
+    }
+    return pa.table(columns, schema=FILES)
+
+
+def build_folders_table(folders: JobFolders) -> pa.Table:
+    """Build a row of domain.schema.FILES for each folder of a job."""
+    rows = [
+        {
+            "name": show_path(folder.path),
+            "kind": "folder",
+            "format": folder.roles,
+            "path": show_path(folder.path),
+            "encoded_path": encode_path(folder.path),
+        }
+        for folder in folders.folders
+    ]
+    return pa.Table.from_pylist(rows, FILES)

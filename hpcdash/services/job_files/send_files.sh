@@ -1,0 +1,35 @@
+# $1 token, $2 folder, then for each file below it: its name, its identity, how many of its bytes have arrived before, and
+# their SHA-256. Prints for each `TOKEN start SIZE MODIFIED BEGIN`, the bytes from BEGIN to SIZE, and `TOKEN sum SHA256` of all
+# bytes up to SIZE; or `TOKEN PROBLEM`. What is opened is what was listed: another file under the name, such as a link, is not
+# read.
+# shellcheck shell=sh
+LC_ALL=C; export LC_ALL
+token=$1; shift
+cd -P -- "$1" || exit 9
+shift
+facts() { stat -L -c '%d:%i %s %Y' - <&3; }
+sum() { head -c "$1" <&3 | sha256sum | cut -c -64; }
+while [ $# -gt 3 ]; do
+  name=$1 identity=$2 begin=$3 known=$4; shift 4
+  if [ -h "./$name" ] || [ ! -f "./$name" ]; then printf '%s gone\n' "$token"; continue; fi
+  if [ "$begin" -gt 0 ]; then
+    { [ "$(sum "$begin")" = "$known" ] || begin=0; } 3<"./$name" || begin=0
+  fi
+  if {
+    found=$(facts)
+    if [ "${found%% *}" = "$identity" ]; then
+      found=${found#* } size=${found%% *}
+      size=${size%% *}
+      [ "$begin" -le "$size" ] || begin=0
+      printf '%s start %s %s\n' "$token" "$found" "$begin"
+      tail -c +"$((begin + 1))" <&3 | head -c "$((size - begin))"
+    else printf '%s changed\n' "$token"; size=
+    fi
+  } 3<"./$name"; then
+    [ -n "$size" ] || continue
+    { [ "$(facts | cut -d ' ' -f 1)" = "$identity" ] && printf '%s sum %s\n' "$token" "$(sum "$size")"; } 3<"./$name" ||
+      printf '%s changed\n' "$token"
+  else printf '%s closed\n' "$token"
+  fi
+done
+printf '%s end\n' "$token"
