@@ -37,6 +37,7 @@ TABLES = frozenset(tables.TABLES) | {
     "where",
     "all",
     "storage",
+    "files",
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
@@ -224,6 +225,14 @@ ACTIONS: tuple[Action, ...] = (
         JOB_LINK_VIEWS - CHART,
         Capability.LOGS,
         short="chart",
+    ),
+    Action(
+        "files",
+        "f",
+        "files: the job's folders and checkpoints",
+        JOB_TABLES | {"job"},
+        Capability.FILES,
+        short="files",
     ),
     Action(
         "script",

@@ -105,6 +105,9 @@ class JobActions:
     async def do_script(self) -> None:
         await self.screen.push_for_job("script")
 
+    async def do_files(self) -> None:
+        await self.screen.push_for_job("files")
+
     async def do_diff(self) -> None:
         await self.screen.push_for_job("script", diff=True)
 
