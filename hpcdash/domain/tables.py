@@ -812,6 +812,7 @@ TRANSFERS = TableSpec(
         ColumnSpec("problem", 12, 0, longest=80),
     ),
     shown=("name", "result", "size", "problem"),
+    optional=frozenset({"problem"}),
     whole=("name",),
     empty="There are no files to copy.",
 )

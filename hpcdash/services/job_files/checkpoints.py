@@ -268,4 +268,3 @@ def zip_problem(tail: bytes, size: int) -> str | None:
 def _unfinished_problem(tail: bytes) -> str | None:
     # A pickle, as torch wrote before 1.6, ends with a dot.
     return None if tail.endswith(b".") else "ends within its data"
-

@@ -28,6 +28,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.job_files.listing import (
+    Depth,
     Entry,
     JobFolders,
     folder_query,
@@ -48,7 +49,7 @@ MAX_NAMES_BYTES = 60_000
 # Each has a file open here.
 _MAX_FILES = 200
 _ATTEMPTS = 4
-_NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
+NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 # Status of the script if it cannot enter the folder.
 _NO_FOLDER = 9
 _PROBLEMS = {
@@ -57,8 +58,8 @@ _PROBLEMS = {
     "changed": "another file has its name now; copy it again",
 }
 _CHANGED = "it changed while it was copied; copy it again"
-# Receives the file, how many of its bytes are there, and how many it has.
-OnProgress = Callable[["RemoteFile", int, int], None]
+# Receives the name of a copy, how many of its bytes are there, and how many it will have.
+OnProgress = Callable[[bytes, int, int], None]
 
 
 class RemoteFile(Struct, frozen=True):
@@ -111,7 +112,7 @@ async def select_files(
     skipped: list[Transfer] = []
     tops: dict[bytes, bytes] = {}
     for path in paths:
-        folder = await store.run_query(folder_query(folders.resolve(path), is_deep=True))
+        folder = await store.run_query(folder_query(folders.resolve(path), Depth.DEEP))
         top = folder.entries[0].name if folder.is_file and folder.entries else folder.path
         top = os.path.basename(top)
         if tops.setdefault(top, path) != path or top in (b"", b".", b".."):
@@ -141,15 +142,21 @@ class Download:
         to: Path,
         *,
         may_replace: Callable[[RemoteFile, os.stat_result], bool] = lambda file, found: False,
-        on_progress: OnProgress = lambda file, done, size: None,
+        on_progress: OnProgress = lambda name, done, size: None,
         on_done: Callable[[RemoteFile, str], None] = lambda file, digest: None,
+        seeds: bool = False,
     ) -> None:
-        """`on_done` receives the SHA-256 of each complete copy."""
+        """`on_done` receives the SHA-256 of each complete copy.
+
+        With `seeds`, a copy that replaces a shorter one begins with it: of a file that grows, only
+        the rest is sent.
+        """
         self._store = store
         self._to = to
         self._may_replace = may_replace
         self._on_progress = on_progress
         self._on_done = on_done
+        self._seeds = seeds
         self.results: dict[bytes, Transfer] = {}
 
     async def run(self, files: Sequence[RemoteFile]) -> list[Transfer]:
@@ -167,7 +174,7 @@ class Download:
                 count = len(self.results)
                 try:
                     await self._copy(folder, left)
-                except _NEEDS_A_PERSON:
+                except NEEDS_A_PERSON:
                     raise
                 except UnreachableError:
                     attempts = 1 if len(self.results) > count else attempts + 1
@@ -209,7 +216,7 @@ class Download:
                     try:
                         part = PartialFile(folder, file.to, file.path)
                         stack.callback(part.close)
-                        digest = await asyncio.to_thread(part.read_part)
+                        digest = await asyncio.to_thread(self._read_part, part, file)
                     except OSError as error:
                         self._fail(file, local_problem(error))
                     except NotWritten as error:
@@ -219,10 +226,15 @@ class Download:
                 if opened:
                     await self._receive(opened)
 
+    def _read_part(self, part: PartialFile, file: RemoteFile) -> str:
+        if self._seeds:
+            part.seed(file.entry.size)
+        return part.read_part()
+
     async def _receive(self, files: Sequence[tuple[RemoteFile, PartialFile, str]]) -> None:
         """Receive a batch of one folder in one command."""
         token = secrets.token_hex(8)
-        parts = []
+        parts: list[str] = []
         for file, part, digest in files:
             parts += (to_text(file.entry.name), file.entry.identity, str(part.size), digest)
         script = shell_text("services/job_files/send_files.sh")
@@ -258,7 +270,7 @@ class Download:
         part.begin_at(begin)
         async for chunk in frames.content(size - begin):
             part.write(chunk)
-            self._on_progress(file, part.size, size)
+            self._on_progress(file.to, part.size, size)
         kind, *facts = await frames.header()
         if kind != "sum" or facts != [part.sum]:
             part.remove()

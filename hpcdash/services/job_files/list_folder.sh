@@ -1,4 +1,5 @@
-# $1 token, $2 path, $3 `flat` for the entries of a folder or `deep` for everything below it. Prints `TOKEN folder` and its real
+# $1 token, $2 path, $3 `flat` for the entries of a folder, `deep` for everything below it, `self` for
+# itself. Prints `TOKEN folder` and its real
 # path, or `TOKEN file` and the real path of the folder it is in, then for each entry `TYPE IDENTITY SIZE MODIFIED OWNER`, its
 # name and a link's target, each with a NUL after it; or `TOKEN PROBLEM`. No link below the path is followed.
 # -printf is GNU find's: it looks at an entry by the descriptor of its folder, which nobody can replace meanwhile.
@@ -13,7 +14,7 @@ enter() {
   here=${here%??}
 }
 format='%y %D:%i %s %T@ %u\0%P\0%l\0'
-if [ -d "$path" ]; then
+if [ "$3" != self ] && [ -d "$path" ]; then
   enter "$path"
   [ -r . ] || { answer closed; exit 0; }
   answer folder; printf '%s\000' "$here"

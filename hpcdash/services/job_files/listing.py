@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -115,34 +116,46 @@ async def fetch_job_folders(session: ClusterSession, job_id: str) -> JobFolders:
     if launched is not None:
         named.append(("launch", launched.folder))
     if not place.files.host:
-        for log in (place.files.stdout, place.files.stderr):
-            named.append(("output", os.path.dirname(log or "")))
+        logs = (place.files.stdout, place.files.stderr)
+        named += [("output", os.path.dirname(log or "")) for log in logs]
     if launched is not None and "%a" not in launched.checkpoints:
         named.append(("checkpoints", launched.checkpoints))
+    folders = _merge_roles(named)
+    if not folders:
+        raise UsageError(
+            f"no folder of job {visible(job_id)} is known",
+            "The scheduler reports no working directory of it.",
+        )
+    return JobFolders(place.job_id, place.row, folders)
+
+
+def _merge_roles(named: Sequence[tuple[str, str]]) -> tuple[JobFolder, ...]:
+    """Merge the roles of each absolute path; the logs of many jobs are /dev/null."""
     roles: dict[bytes, list[str]] = {}
     for role, path in named:
         if path.startswith("/") and path != "/dev":
             known = roles.setdefault(os.path.normpath(to_bytes(path)), [])
             if role not in known:
                 known.append(role)
-    if not roles:
-        raise UsageError(
-            f"no folder of job {visible(job_id)} is known",
-            "The scheduler reports no working directory of it.",
-        )
-    folders = tuple(JobFolder(path, ", ".join(names)) for path, names in roles.items())
-    return JobFolders(place.job_id, place.row, folders)
+    return tuple(JobFolder(path, ", ".join(names)) for path, names in roles.items())
 
 
-def folder_query(path: bytes, *, is_deep: bool = False) -> Query[Folder]:
-    """List a folder, or everything below it; the path of a file lists that file.
+class Depth(StrEnum):
+    """Entries of a folder to list: its own, everything below it, or only the path itself."""
+
+    FLAT = "flat"
+    DEEP = "deep"
+    SELF = "self"
+
+
+def folder_query(path: bytes, depth: Depth = Depth.FLAT) -> Query[Folder]:
+    """List a folder; the path of a file lists that file.
 
     The parser raises UnreadableOutput with the reason if there is nothing to list.
     """
     token = secrets.token_hex(8)
-    depth = "deep" if is_deep else "flat"
     script = shell_text("services/job_files/list_folder.sh")
-    argv = ("sh", "-c", script, "sh", token, safe_path(to_text(path)), depth)
+    argv = ("sh", "-c", script, "sh", token, safe_path(to_text(path)), str(depth))
 
     def parse(answer: Answer) -> Folder:
         require_whole(answer)
@@ -182,7 +195,7 @@ def _parse_entries(fields: list[bytes]) -> tuple[Entry, ...]:
 
 def build_table(folder: Folder, judgements: Mapping[bytes, Judgement]) -> pa.Table:
     """Build the rows of domain.schema.FILES, newest first."""
-    entries = sorted(folder.entries, key=lambda entry: entry.modified_at, reverse=True)
+    entries = sorted(folder.entries, key=lambda entry: (-entry.modified_at, entry.name))
     found = [judgements.get(entry.name) for entry in entries]
     paths = [folder.join(entry) for entry in entries]
     columns: dict[str, list[Any]] = {
@@ -193,7 +206,7 @@ def build_table(folder: Folder, judgements: Mapping[bytes, Judgement]) -> pa.Tab
         "owner": [visible(entry.owner) for entry in entries],
         "checkpoint": [one and one.checkpoint for one in found],
         "format": [one and one.format for one in found],
-        "problem": [one and one.problem or None for one in found],
+        "problem": [(one and one.problem) or None for one in found],
         "target": [show_path(entry.target) if entry.target else None for entry in entries],
         "path": [show_path(path) for path in paths],
         "encoded_path": [encode_path(path) for path in paths],

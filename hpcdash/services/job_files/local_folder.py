@@ -127,6 +127,22 @@ class PartialFile:
             # A file system without locks.
             return
 
+    def seed(self, size: int) -> None:
+        """Begin with the present file of this name, if that is shorter than `size`."""
+        if os.fstat(self._file).st_size:
+            return
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self.folder.folder_of(self.name, is_made=False) as (folder, last),
+            os.fdopen(
+                os.open(last, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder), "rb"
+            ) as old,
+        ):
+            if os.fstat(old.fileno()).st_size < size:
+                offset = 0
+                while chunk := old.read(_READ_BYTES):
+                    offset += os.pwrite(self._file, chunk, offset)
+
     def read_part(self) -> str:
         """Read what arrived before; return its SHA-256."""
         while chunk := os.pread(self._file, _READ_BYTES, self.size):
