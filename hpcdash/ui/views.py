@@ -72,6 +72,7 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("node", "cluster.node:NodeView"),
         ViewSpec("log", "logs.view:LogView"),
         ViewSpec("files", "jobs.files:FilesView"),
+        ViewSpec("data", "jobs.files:DataView"),
         ViewSpec("chart", "metrics.view:ChartView"),
         ViewSpec("script", "jobs.script:ScriptView"),
         ViewSpec("triage", "jobs.triage:TriageView"),

@@ -12,8 +12,14 @@ import pyarrow as pa
 from hpcdash.domain.tables import FILES
 from hpcdash.domain.text import clip_path, visible
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import HpcdashError
+from hpcdash.errors import HpcdashError, UnreadableOutput
 from hpcdash.services.job_files.checkpoints import BROKEN, judge_checkpoints
+from hpcdash.services.job_files.data_table import (
+    MAX_BYTES,
+    DataTable,
+    fetch_data_table,
+    is_data_file,
+)
 from hpcdash.services.job_files.listing import (
     Folder,
     JobFolders,
@@ -79,8 +85,9 @@ class FilesView(TableView):
 
     def scope_crumbs(self) -> Sequence[str]:
         path = self._path if self.folder is None else self.folder.path
-        where = (clip_path(show_path(path), _CRUMB_CELLS),) if path else ()
-        return ("files", self.job_id, *where)
+        if path:
+            return (self.job_id, clip_path(show_path(path), _CRUMB_CELLS))
+        return ("files", self.job_id)
 
     def way_crumb(self) -> str:
         return clip_path(show_path(os.path.basename(self._path)), _WAY_CELLS) or "files"
@@ -155,11 +162,84 @@ class FilesView(TableView):
         self.post_message(self.Requested("files", job_id=self.job_id, path=path))
 
     def _open_file(self, path: str) -> None:
+        if is_data_file(decode_path(path)):
+            start_worker(self, self._open_rows, path, group="open", exclusive=True)
+        else:
+            self._open_text(path)
+
+    async def _open_rows(self, path: str) -> None:
+        """Open the rows of a file as a table; as text if there are none."""
+        try:
+            rows = await fetch_data_table(self.session.store, decode_path(path))
+        except UnreadableOutput:
+            self._open_text(path)
+        except HpcdashError as error:
+            self.show_notice(error.message)
+        else:
+            self.post_message(
+                self.Requested("data", job_id=self.job_id, path=path, rows=rows, spec=rows.spec)
+            )
+
+    def _open_text(self, path: str) -> None:
         self.post_message(
             self.Requested("log", job_id=self.job_id, path=to_text(decode_path(path)))
         )
+
+    def selected_paths(self) -> list[bytes]:
+        """Return the paths of the marked rows, else of the one under the cursor."""
+        rows = self.rows
+        cursor_id = rows.cursor_id
+        ids = rows.marked or ({cursor_id} if cursor_id is not None else set())
+        return [decode_path(row_id) for row_id in sorted(ids)]
 
     def do_copy(self) -> None:
         if (row := self.rows.cursor_row) is not None:
             self.app.copy_to_clipboard(str(row["path"]))
             self.notify(f"copied {row['path']}")
+
+
+class DataView(TableView):
+    """The rows of a CSV or JSON lines file, read when opened and at ctrl+r."""
+
+    def __init__(
+        self, session: ClusterSession, *, job_id: str, path: str, rows: DataTable, **rest: Any
+    ) -> None:
+        super().__init__(session, **rest)
+        self.job_id = job_id
+        self._path = decode_path(path)
+        self._rows = rows
+
+    def on_mount(self) -> None:
+        self._taken_at = self.session.store.clock.now()
+        self.reload()
+
+    def source(self) -> pa.Table | None:
+        return self._rows.table
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return (self.job_id, clip_path(show_path(self._path), _CRUMB_CELLS))
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        cut = f"only the first {format_memory(MAX_BYTES)} are shown" if self._rows.is_cut else ""
+        return "  ·  ".join(filter(None, (f"row {row['row']}", cut)))
+
+    def pointed_job(self) -> str | None:
+        return self.job_id
+
+    def do_refresh(self) -> bool:
+        start_worker(self, self._fetch, group="fetch", exclusive=True)
+        return True
+
+    async def _fetch(self) -> None:
+        try:
+            rows = await fetch_data_table(self.session.store, self._path)
+        except HpcdashError as error:
+            self._error = error.with_traceback(None)
+        else:
+            self._error = None
+            self._taken_at = self.session.store.clock.now()
+            if rows.spec.fields == self._rows.spec.fields:
+                self._rows = rows
+            else:
+                self.show_notice("the columns changed: open the file again")
+        self.reload()
