@@ -1,10 +1,10 @@
 # $1 token, $2 folder, $3 `force` to replace files, then for each file: its name below the folder, the name of its part, the
 # offset and the length of its bytes on stdin, and the SHA-256 of the whole file if these are its last. Prints for each
-# `TOKEN RESULT`: part, done, exists, way (a link or a file is in the way), full, short, damaged.
+# `TOKEN RESULT`: part, whole, exists, way (a link or a file is in the way), full, short, damaged.
 # A part is in a folder that only this account can write to until it is whole. It calls `enter` and `enter_own`.
 # shellcheck shell=sh
 LC_ALL=C; export LC_ALL
-token=$1 root=$2 force=$3; shift 3
+token=$1 root=$2 force=$3 parts=.hpcdash-parts-$(id -u); shift 3
 receive() (
   result=way
   trap 'printf "%s %s\n" "$token" "$result"' EXIT
@@ -18,8 +18,8 @@ receive() (
     enter "$here" "$name" || skip way
     here=$here/$name
   done
-  name=.hpcdash-parts-$(id -u)
-  enter_own "$name" || { [ -e "./$name" ] && skip way; skip full; }
+  name=$parts
+  enter_own "$name" || { [ -e "$here/$name" ] && skip way; skip full; }
   [ "$offset" -gt 0 ] || : 2>/dev/null >"./$part" || skip full
   [ "$(stat -c %s "./$part")" = "$offset" ] || skip short
   if ! head -c "$length" 2>/dev/null >>"./$part"; then
@@ -36,15 +36,15 @@ receive() (
   fi
   is_at "$here/$name" || { result=way; exit 1; }
   if [ "$force" ]; then
-    if mv -fT -- "./$part" "../$rest" 2>/dev/null; then result=done; else result=exists; fi
+    if mv -fT -- "./$part" "../$rest" 2>/dev/null; then result=whole; else result=exists; fi
   elif ln -T -- "./$part" "../$rest" 2>/dev/null; then
-    result=done
+    result=whole
   elif [ -e "../$rest" ] || [ -h "../$rest" ]; then
     result=exists
   else
     # A file system without hard links.
     mv -nT -- "./$part" "../$rest" 2>/dev/null
-    if [ -e "./$part" ]; then result=exists; else result=done; fi
+    if [ -e "./$part" ]; then result=exists; else result=whole; fi
   fi
   rm -f -- "./$part"
   cd .. && rmdir -- "./$name" 2>/dev/null

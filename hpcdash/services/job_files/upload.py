@@ -247,10 +247,10 @@ class Upload:
             self._piece_bytes = max(self._piece_bytes // 2, _FIRST_PIECE_BYTES)
         results = _answers(answer, token, len(pieces))
         for (file, content, _), result in zip(pieces, results, strict=True):
-            if result in ("part", "done"):
+            if result in ("part", "whole"):
                 file.sent += len(content)
                 self._on_progress(file.name, file.sent, file.size)
-                if result == "done":
+                if result == "whole":
                     self._note(file, "resumed" if file.is_resumed else "copied")
             elif result == "full":
                 raise HpcdashError(
