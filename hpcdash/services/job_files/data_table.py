@@ -30,6 +30,7 @@ _MAX_NUMBER = 2**53
 _DELIMITERS = {b".csv": ",", b".tsv": "\t"}
 _JSON_LINES = (b".jsonl", b".ndjson")
 _ROW = "row"
+_ROW_ID = "_row"
 
 
 class DataTable(Struct, frozen=True):
@@ -97,8 +98,12 @@ def _parse_json(text: str) -> list[dict[str, Any]]:
 
 def _build_table(columns: Mapping[str, Sequence[Any]], *, is_cut: bool) -> DataTable:
     count = len(next(iter(columns.values())))
-    fields: dict[str, FieldType] = {_ROW: "count"}
-    arrays: dict[str, list[Any]] = {_ROW: list(range(1, count + 1))}
+    row_numbers = range(1, count + 1)
+    fields: dict[str, FieldType] = {_ROW: "count", _ROW_ID: "text"}
+    arrays: dict[str, list[Any]] = {
+        _ROW: list(row_numbers),
+        _ROW_ID: [str(number) for number in row_numbers],
+    }
     specs = [ColumnSpec(_ROW, 6, 0, muted=True)]
     for name, values in columns.items():
         # A field that begins with _ is hidden, and one named state is counted.
@@ -115,8 +120,8 @@ def _build_table(columns: Mapping[str, Sequence[Any]], *, is_cut: bool) -> DataT
             arrays[shown] = numbers
         longest = 40 if numbers is None else _NUMBER_CELLS
         specs.append(ColumnSpec(shown, _NUMBER_CELLS, len(specs), title=shown, longest=longest))
-    names = tuple(fields)
-    spec = TableSpec("data", fields, tuple(specs), names, identity=_ROW, whole=(_ROW,))
+    shown_names = tuple(spec.name for spec in specs)
+    spec = TableSpec("data", fields, tuple(specs), shown_names, identity=_ROW_ID, whole=(_ROW,))
     return DataTable(spec, pa.table(arrays, schema=arrow_schema(spec)), is_cut)
 
 
