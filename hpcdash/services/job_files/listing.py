@@ -169,6 +169,9 @@ def folder_query(path: bytes, depth: Depth = Depth.FLAT) -> Query[Folder]:
             raise refused(answer, "the find command there has no -printf", "It must be GNU find.")
         notes = answer.stderr.decode("utf-8", "replace").splitlines()
         entries = _parse_entries(fields[1:])
+        if kind == b"file" and not entries:
+            # It went away meanwhile.
+            raise UnreadableOutput(f"{show_path(path)}: {_PROBLEMS[b'missing']}", argv=("find",))
         return Folder(fields[0], entries, is_file=kind == b"file", notes=tuple(notes))
 
     return Query(argv, parse, _LIMIT_SECONDS, ("find", show_path(path)))
