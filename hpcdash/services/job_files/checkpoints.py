@@ -6,19 +6,13 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import Any
 
 from hpcdash.job.checkpoint import MARKER
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, files_query
+from hpcdash.services.job_files.listing import BROKEN, WHOLE, Entry, Folder, Judgement, to_text
 
-if TYPE_CHECKING:
-    from hpcdash.services.job_files.listing import Entry, Folder
-
-WHOLE = "whole"
-BROKEN = "broken"
 # Of the newest entries of a folder.
 _MAX_FILES = 60
 _MAX_FOLDERS = 40
@@ -37,14 +31,6 @@ _INDEX = b".index.json"
 _INDEXES = (b"model.safetensors.index.json", b"pytorch_model.bin.index.json")
 _DCP_METADATA = b".metadata"
 _DCP_PART = b".distcp"
-
-
-class Judgement(Struct, frozen=True):
-    """A checkpoint's `format`, whether it is WHOLE or BROKEN, and why it is broken."""
-
-    format: str
-    checkpoint: str
-    problem: str = ""
 
 
 async def judge_checkpoints(store: ClusterStore, folder: Folder) -> dict[bytes, Judgement]:
@@ -197,7 +183,7 @@ def _is_candidate(name: bytes) -> bool:
 
 
 def _range(path: bytes, begin: int | None, length: int) -> FileRange:
-    return FileRange(path.decode("utf-8", "surrogateescape"), begin, length)
+    return FileRange(to_text(path), begin, length)
 
 
 def _read_json(chunk: Chunk) -> dict[str, Any] | None:

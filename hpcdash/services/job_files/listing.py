@@ -18,12 +18,13 @@ from hpcdash.domain.schema import FILES
 from hpcdash.domain.text import visible
 from hpcdash.errors import UnreadableOutput, UsageError
 from hpcdash.services.files import safe_path
-from hpcdash.services.job_files.checkpoints import Judgement
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launched_job import launched_job
 from hpcdash.shell_files import shell_text
 
+WHOLE = "whole"
+BROKEN = "broken"
 _LIMIT_SECONDS = 120.0
 _KINDS = {b"f": "file", b"d": "folder", b"l": "link"}
 _PROBLEMS = {
@@ -60,6 +61,14 @@ class Folder(Struct, frozen=True):
 
     def join(self, entry: Entry) -> bytes:
         return os.path.join(self.path, entry.name)
+
+
+class Judgement(Struct, frozen=True):
+    """A checkpoint's `format`, whether it is WHOLE or BROKEN, and why it is broken."""
+
+    format: str
+    checkpoint: str
+    problem: str = ""
 
 
 class JobFolder(Struct, frozen=True):

@@ -13,7 +13,7 @@ from hpcdash.domain.tables import FILES
 from hpcdash.domain.text import clip_path, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError, UnreadableOutput
-from hpcdash.services.job_files.checkpoints import BROKEN, judge_checkpoints
+from hpcdash.services.job_files.checkpoints import judge_checkpoints
 from hpcdash.services.job_files.data_table import (
     MAX_BYTES,
     DataTable,
@@ -21,6 +21,7 @@ from hpcdash.services.job_files.data_table import (
     is_data_file,
 )
 from hpcdash.services.job_files.listing import (
+    BROKEN,
     Folder,
     JobFolders,
     build_folders_table,
