@@ -168,7 +168,7 @@ class Download:
         """
         folder = LocalFolder(self._to)
         try:
-            left = [file for file in files if self._is_due(folder, file)]
+            left = await asyncio.to_thread(self._choose, folder, files)
             attempts = 1
             while left:
                 count = len(self.results)
@@ -185,6 +185,9 @@ class Download:
         finally:
             folder.close()
         return [self.results[file.to] for file in files]
+
+    def _choose(self, folder: LocalFolder, files: Sequence[RemoteFile]) -> list[RemoteFile]:
+        return [file for file in files if self._is_due(folder, file)]
 
     def _is_due(self, folder: LocalFolder, file: RemoteFile) -> bool:
         """Return whether to copy a file; note the reason if not."""

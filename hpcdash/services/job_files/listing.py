@@ -13,6 +13,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 import pyarrow as pa
 from msgspec import Struct
 
+from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, Query, refused, require_whole
 from hpcdash.domain.schema import FILES
 from hpcdash.domain.text import visible
@@ -116,8 +117,9 @@ def decode_path(encoded: str) -> bytes:
 async def fetch_job_folders(session: ClusterSession, job_id: str) -> JobFolders:
     """Fetch the folders that a job's scheduler and its launch name.
 
-    Raises NoSuchJob, UsageError if none is known, and the errors of an unreachable cluster.
+    Raises NoSuchJob, UsageError if none is known or reached, and the errors of an unreachable cluster.
     """
+    session.store.backend.require(Capability.FILES)
     place = await locate_logs(session.store, job_id)
     state_folder = session.actions.journal.path.parent
     launched = await launched_job(state_folder, session.name, place.row)

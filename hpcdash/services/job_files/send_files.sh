@@ -8,28 +8,34 @@ token=$1; shift
 cd -P -- "$1" || exit 9
 shift
 facts() { stat -L -c '%d:%i %s %Y' - <&3; }
-sum() { head -c "$1" <&3 | sha256sum | cut -c -64; }
+# $1 how many bytes of a file of $2 bytes.
+sum() { if [ "$1" -eq "$2" ]; then sha256sum; else head -c "$1" | sha256sum; fi <&3; }
 while [ $# -gt 3 ]; do
-  name=$1 identity=$2 begin=$3 known=$4; shift 4
+  name=$1 identity=$2 begin=$3 known=$4 size=; shift 4
   if [ -h "./$name" ] || [ ! -f "./$name" ]; then printf '%s gone\n' "$token"; continue; fi
   if [ "$begin" -gt 0 ]; then
-    { [ "$(sum "$begin")" = "$known" ] || begin=0; } 3<"./$name" || begin=0
+    { [ "$(sum "$begin" -1)" = "$known  -" ] || begin=0; } 3<"./$name" || begin=0
   fi
-  if {
+  {
     found=$(facts)
     if [ "${found%% *}" = "$identity" ]; then
-      found=${found#* } size=${found%% *}
-      size=${size%% *}
+      found=${found#* }
+      size=${found% *}
       [ "$begin" -le "$size" ] || begin=0
       printf '%s start %s %s\n' "$token" "$found" "$begin"
-      tail -c +"$((begin + 1))" <&3 | head -c "$((size - begin))"
-    else printf '%s changed\n' "$token"; size=
+      if [ "$begin" -gt 0 ]; then tail -c +"$((begin + 1))" <&3 | head -c "$((size - begin))"; else head -c "$size" <&3; fi
+    else printf '%s changed\n' "$token"
     fi
-  } 3<"./$name"; then
-    [ -n "$size" ] || continue
-    { [ "$(facts | cut -d ' ' -f 1)" = "$identity" ] && printf '%s sum %s\n' "$token" "$(sum "$size")"; } 3<"./$name" ||
-      printf '%s changed\n' "$token"
-  else printf '%s closed\n' "$token"
-  fi
+  } 3<"./$name" || { [ "$size" ] || printf '%s closed\n' "$token"; }
+  [ "$size" ] || continue
+  {
+    found=$(facts)
+    if [ "${found%% *}" = "$identity" ]; then
+      found=${found#* }
+      found=$(sum "$size" "${found% *}")
+      printf '%s sum %s\n' "$token" "${found%% *}"
+    else printf '%s changed\n' "$token"
+    fi
+  } 3<"./$name" || printf '%s changed\n' "$token"
 done
 printf '%s end\n' "$token"

@@ -4,8 +4,10 @@ deleted, and files that were changed here are left.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -83,8 +85,7 @@ class FolderSync:
                 for entry in listed.entries
                 if entry.kind == "file" and entry.name != RECORD_NAME.encode()
             ]
-            left: list[Transfer] = []
-            due = [file for file in files if self._is_due(file, left)]
+            due, left = await asyncio.to_thread(self._choose, files)
             copying = Download(
                 self._session.store,
                 self._to,
@@ -100,6 +101,11 @@ class FolderSync:
         finally:
             self._local.close()
         return [*brought, *left]
+
+    def _choose(self, files: Sequence[RemoteFile]) -> tuple[list[RemoteFile], list[Transfer]]:
+        """Return the files to bring, and those that are left."""
+        left: list[Transfer] = []
+        return [file for file in files if self._is_due(file, left)], left
 
     def _is_due(self, file: RemoteFile, left: list[Transfer]) -> bool:
         assert self._local is not None
