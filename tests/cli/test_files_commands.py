@@ -121,6 +121,7 @@ def test_whole_and_broken_checkpoints_are_told_apart(person: Program, job: str, 
         write(out, name + b"/m", content)
     write(out, b"evil/WHOLE.json", json.dumps({"files": {"../x": {"bytes": 1}}}).encode())
     write(out, b"notes.txt", b"PK")
+    write(out, b"tokens.bin", bytes(100))
     rows = {
         row["name"]: (row["format"], row["checkpoint"], row["problem"])
         for row in listed(person, job, "out")
@@ -140,6 +141,7 @@ def test_whole_and_broken_checkpoints_are_told_apart(person: Program, job: str, 
         "step-2": ("hpcdash", "broken", "m has 2 of 3 bytes"),
         "evil": ("hpcdash", "broken", "names a file outside of its folder"),
         "notes.txt": (None, None, None),
+        "tokens.bin": (None, None, None),
     }
     broken = listed(person, job, "out", "--filter", "checkpoint:broken")
     assert len(broken) == 7

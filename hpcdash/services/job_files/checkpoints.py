@@ -25,9 +25,13 @@ _ZIP_END = struct.Struct("<4s4H2LH")
 _ZIP64_END = struct.Struct("<4sQ2H2L4Q")
 _ZIP_TAIL_BYTES = 128
 _IN_ZIP64 = 0xFFFFFFFF
+_ZIP_HEAD = b"PK\3\4"
+# A file's first bytes are stored under its name with this, which no name contains.
+_HEAD = b"/"
 _ZIP_SUFFIXES = (b".pt", b".pth", b".ckpt", b".bin")
 _SAFETENSORS = b".safetensors"
 _INDEX = b".index.json"
+_SUFFIXES = (_SAFETENSORS, _INDEX, *_ZIP_SUFFIXES)
 _INDEXES = (b"model.safetensors.index.json", b"pytorch_model.bin.index.json")
 _DCP_METADATA = b".metadata"
 _DCP_PART = b".distcp"
@@ -55,7 +59,7 @@ class _Judge:
 
     async def read(self) -> None:
         newest = sorted(self._folder.entries, key=lambda one: one.modified_at, reverse=True)
-        files = [one for one in newest if one.kind == "file" and _is_candidate(one.name)]
+        files = [one for one in newest if one.kind == "file" and one.name.endswith(_SUFFIXES)]
         folders = [one for one in newest if one.kind == "folder"][:_MAX_FOLDERS]
         first: list[tuple[bytes, FileRange]] = []
         for entry in files[:_MAX_FILES]:
@@ -66,6 +70,7 @@ class _Judge:
                 first.append((entry.name, _range(path, 0, _MAX_INDEX_BYTES)))
             else:
                 first.append((entry.name, _range(path, None, _ZIP_TAIL_BYTES)))
+                first.append((entry.name + _HEAD, _range(path, 0, len(_ZIP_HEAD))))
         for entry in folders:
             for name in (MARKER.encode(), *_INDEXES):
                 within = os.path.join(entry.name, name)
@@ -77,7 +82,7 @@ class _Judge:
         chunks = await self._read(first)
         for entry in files[:_MAX_FILES]:
             if entry.name in chunks:
-                self._judge_file(entry, chunks[entry.name])
+                self._judge_file(entry, chunks)
         for entry in folders:
             self._judge_folder(entry, chunks)
         await self._read_more()
@@ -88,7 +93,8 @@ class _Judge:
         chunks = await self._store.run_query(files_query([one for _, one in ranges]))
         return dict(zip((name for name, _ in ranges), chunks, strict=True))
 
-    def _judge_file(self, entry: Entry, chunk: Chunk) -> None:
+    def _judge_file(self, entry: Entry, chunks: Mapping[bytes, Chunk]) -> None:
+        chunk = chunks[entry.name]
         if chunk.stat.problem:
             return
         if entry.name.endswith(_SAFETENSORS):
@@ -102,8 +108,8 @@ class _Judge:
                 self._headers[entry.name] = length
         elif entry.name.endswith(_INDEX):
             self._name_files(entry.name, "HF index", os.path.dirname(entry.name), chunk)
-        elif (problem := zip_problem(chunk.content, chunk.stat.size)) is not None:
-            self._note(entry.name, "torch", problem)
+        elif chunks[entry.name + _HEAD].content == _ZIP_HEAD:
+            self._note(entry.name, "torch", zip_problem(chunk.content, chunk.stat.size))
 
     def _judge_folder(self, entry: Entry, chunks: Mapping[bytes, Chunk]) -> None:
         marker = chunks[os.path.join(entry.name, MARKER.encode())]
@@ -178,10 +184,6 @@ class _Judge:
         self.found[name] = Judgement(form, BROKEN if problem else WHOLE, problem)
 
 
-def _is_candidate(name: bytes) -> bool:
-    return name.endswith((_SAFETENSORS, _INDEX, *_ZIP_SUFFIXES))
-
-
 def _range(path: bytes, begin: int | None, length: int) -> FileRange:
     return FileRange(to_text(path), begin, length)
 
@@ -214,43 +216,34 @@ def safetensors_problem(chunk: Chunk) -> str:
     header = _read_json(chunk)
     if header is None:
         return "its header is unreadable"
-    ends = [
-        tensor["data_offsets"][1]
-        for tensor in header.values()
-        if isinstance(tensor, dict) and _are_offsets(tensor.get("data_offsets"))
-    ]
+    ends = []
+    for tensor in header.values():
+        offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
+        if isinstance(offsets, list) and len(offsets) == 2 and isinstance(offsets[1], int):
+            ends.append(offsets[1])
     expected = chunk.offset + len(chunk.content) + max(ends, default=0)
     if chunk.stat.size != expected:
         return f"has {chunk.stat.size} of {expected} bytes"
     return ""
 
 
-def _are_offsets(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(at, int) for at in value)
-
-
-def zip_problem(tail: bytes, size: int) -> str | None:
-    """Return why a zip file is broken, from its last bytes, or ''; None: it may be no zip file.
+def zip_problem(tail: bytes, size: int) -> str:
+    """Return why a zip file is broken, from its last bytes, or ''.
 
     torch writes no comment, so its end record is the last 22 bytes.
     """
-    if not size:
-        return "empty"
     if len(tail) < _ZIP_END.size or not tail[-_ZIP_END.size :].startswith(b"PK\5\6"):
-        return _unfinished_problem(tail)
+        return "ends within its data"
     end = _ZIP_END.unpack(tail[-_ZIP_END.size :])
-    length, offset = end[5], end[6]
+    length = end[5]
+    offset = end[6]
     if _IN_ZIP64 in (length, offset):
         at = tail.find(b"PK\6\6")
         if at < 0 or len(tail) - at < _ZIP64_END.size:
             return "its end is unreadable"
         end = _ZIP64_END.unpack(tail[at : at + _ZIP64_END.size])
-        length, offset = end[8], end[9]
+        length = end[8]
+        offset = end[9]
     if offset + length > size:
         return f"has {size} of at least {offset + length} bytes"
     return ""
-
-
-def _unfinished_problem(tail: bytes) -> str | None:
-    # A pickle, as torch wrote before 1.6, ends with a dot.
-    return None if tail.endswith(b".") else "ends within its data"

@@ -209,7 +209,9 @@ class Download:
     def _note(self, file: RemoteFile, result: str, problem: str = "", size: int = -1) -> None:
         size = file.entry.size if size < 0 else size
         to = str(self._to / os.fsdecode(file.to))
-        self.results[file.to] = Transfer(file.to, result, size, problem, file.path, to)
+        self.results[file.to] = Transfer(
+            file.to, result, size=size, problem=problem, path=file.path, to=to
+        )
 
     async def _copy(self, folder: LocalFolder, files: Sequence[RemoteFile]) -> None:
         for batch in batches(files):

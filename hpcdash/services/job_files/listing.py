@@ -117,7 +117,8 @@ def decode_path(encoded: str) -> bytes:
 async def fetch_job_folders(session: ClusterSession, job_id: str) -> JobFolders:
     """Fetch the folders that a job's scheduler and its launch name.
 
-    Raises NoSuchJob, UsageError if none is known or reached, and the errors of an unreachable cluster.
+    Raises NoSuchJob, UsageError if none is known or reached, and the errors of an unreachable
+    cluster.
     """
     session.store.backend.require(Capability.FILES)
     place = await locate_logs(session.store, job_id)
@@ -197,11 +198,11 @@ def _parse_entries(fields: list[bytes]) -> tuple[Entry, ...]:
             Entry(
                 name,
                 _KINDS.get(kind, "other"),
-                identity.decode("ascii", "replace"),
-                int(size),
-                float(modified_at),
-                owner.decode("utf-8", "replace"),
-                target,
+                identity=identity.decode("ascii", "replace"),
+                size=int(size),
+                modified_at=float(modified_at),
+                owner=owner.decode("utf-8", "replace"),
+                target=target,
             )
         )
     return tuple(entries)

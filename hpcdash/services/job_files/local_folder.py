@@ -56,7 +56,7 @@ class LocalFolder:
         os.close(self._root)
 
     @contextlib.contextmanager
-    def folder_of(self, name: bytes, *, is_made: bool) -> Iterator[tuple[int, bytes]]:
+    def open_folder(self, name: bytes, *, is_made: bool) -> Iterator[tuple[int, bytes]]:
         """Yield the descriptor of the folder of `name`, and the last part of the name.
 
         Raises OSError, and NotWritten for a name that leads elsewhere.
@@ -79,7 +79,7 @@ class LocalFolder:
     def find(self, name: bytes) -> os.stat_result | None:
         """Return what is there under a name, without following a link; None for nothing."""
         try:
-            with self.folder_of(name, is_made=False) as (folder, last):
+            with self.open_folder(name, is_made=False) as (folder, last):
                 return os.stat(last, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
@@ -88,7 +88,7 @@ class LocalFolder:
 
     def file_sum(self, name: bytes) -> str:
         """Return the SHA-256 of a file. Raises OSError."""
-        with self.folder_of(name, is_made=False) as (folder, last):
+        with self.open_folder(name, is_made=False) as (folder, last):
             flags = os.O_RDONLY | os.O_NONBLOCK | _FLAGS
             with os.fdopen(os.open(last, flags, dir_fd=folder), "rb") as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -103,7 +103,7 @@ class PartialFile:
         self.name = name
         digest = hashlib.sha256(source + b"\0" + name).hexdigest()
         self._part = f".hpcdash-{digest[:16]}.part".encode()
-        with folder.folder_of(name, is_made=True) as (descriptor, _):
+        with folder.open_folder(name, is_made=True) as (descriptor, _):
             flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | _FLAGS
             self._file = os.open(self._part, flags, 0o600, dir_fd=descriptor)
         try:
@@ -133,7 +133,7 @@ class PartialFile:
             return
         with (
             contextlib.suppress(FileNotFoundError),
-            self.folder.folder_of(self.name, is_made=False) as (folder, last),
+            self.folder.open_folder(self.name, is_made=False) as (folder, last),
             os.fdopen(
                 os.open(last, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder), "rb"
             ) as old,
@@ -179,7 +179,7 @@ class PartialFile:
         os.fchmod(self._file, 0o666 & ~mask)
         os.utime(self._file, (modified_at, modified_at))
         os.fsync(self._file)
-        with self.folder.folder_of(self.name, is_made=False) as (folder, last):
+        with self.folder.open_folder(self.name, is_made=False) as (folder, last):
             part = os.stat(self._part, dir_fd=folder, follow_symlinks=False)
             if not os.path.samestat(part, os.fstat(self._file)):
                 raise NotWritten(f"{self._part.decode()} beside it was replaced")
@@ -194,7 +194,7 @@ class PartialFile:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                if _exists(last, folder):
+                if self.folder.find(self.name) is not None:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
                 os.rename(self._part, last, src_dir_fd=folder, dst_dir_fd=folder)
                 return
@@ -204,7 +204,7 @@ class PartialFile:
         """Remove it under its own name: what arrived is worth nothing."""
         with (
             contextlib.suppress(OSError),
-            self.folder.folder_of(self.name, is_made=False) as (folder, _),
+            self.folder.open_folder(self.name, is_made=False) as (folder, _),
         ):
             os.unlink(self._part, dir_fd=folder)
 
@@ -213,14 +213,6 @@ class PartialFile:
         if not self._is_finished and not os.fstat(self._file).st_size:
             self.remove()
         os.close(self._file)
-
-
-def _exists(name: bytes, folder: int) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def split_name(name: bytes) -> list[bytes]:

@@ -43,7 +43,7 @@ class SyncedFile(Struct, frozen=True):
 
 
 class _Record(Struct):
-    """What was brought from where; names are percent-encoded."""
+    """Files that were brought, and their source; names are percent-encoded."""
 
     cluster: str
     folder: str
@@ -97,7 +97,7 @@ class FolderSync:
             try:
                 brought = await copying.run(due) if due else []
             finally:
-                self._write_record()
+                atomic_write(self._to / RECORD_NAME, msgspec.json.encode(self._record))
         finally:
             self._local.close()
         return [*brought, *left]
@@ -152,9 +152,9 @@ class FolderSync:
                 found.st_size,
                 found.st_mtime_ns,
                 digest,
-                entry.identity,
-                entry.size,
-                entry.modified_at,
+                remote_identity=entry.identity,
+                remote_size=entry.size,
+                remote_modified_at=entry.modified_at,
             )
 
     def _read_record(self) -> _Record:
@@ -178,6 +178,3 @@ class FolderSync:
                 "Use another folder with --to.",
             )
         return record
-
-    def _write_record(self) -> None:
-        atomic_write(self._to / RECORD_NAME, msgspec.json.encode(self._record))

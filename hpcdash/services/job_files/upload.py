@@ -193,8 +193,8 @@ class Upload:
         limit = 60 + sum(one.size for one in files) / _MIN_READ_BYTES_A_SECOND
         argv = ("sh", "-c", script, "sh", token, to_text(self._folder), *parts)
         answer = await self._act(argv, b"", limit)
-        for file, words in zip(files, _answers(answer, token, len(files)), strict=True):
-            there, target, size, digest = (words.split(" ") + [""] * 4)[:4]
+        for file, line in zip(files, _answers(answer, token, len(files)), strict=True):
+            there, target, size, digest = (line.split(" ") + [""] * 4)[:4]
             try:
                 if there == "same" and target == await asyncio.to_thread(_sum, file, file.size):
                     self._note(file, "unchanged")
@@ -270,7 +270,9 @@ class Upload:
 
     def _note(self, file: LocalFile, result: str, problem: str = "") -> None:
         to = to_text(os.path.join(self._folder, file.name))
-        self._results[file.name] = Transfer(file.name, result, file.size, problem, file.path, to)
+        self._results[file.name] = Transfer(
+            file.name, result, size=file.size, problem=problem, path=file.path, to=to
+        )
 
 
 def _answers(answer: Answer, token: str, count: int) -> list[str]:
