@@ -50,13 +50,14 @@ MAX_NAMES_BYTES = 60_000
 _MAX_FILES = 200
 _ATTEMPTS = 4
 NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
-# Status of the script if it cannot enter the folder.
-_NO_FOLDER = 9
+# Output of the script if it cannot enter the folder.
+_NO_FOLDER = "no-folder"
 _PROBLEMS = {
     "gone": "no longer a file there",
     "closed": "no permission to read it",
     "changed": "another file has its name now; copy it again",
 }
+_CUT_SHORT = "the copy was cut short; the next one continues"
 _CHANGED = "it changed while it was copied; copy it again"
 # Receives the name of a copy, how many of its bytes are there, and how many it will have.
 OnProgress = Callable[[bytes, int, int], None]
@@ -249,27 +250,29 @@ class Download:
             frames = _Frames(aiter(stream), token.encode())
             for file, part, _ in files:
                 try:
-                    await self._receive_file(frames, file, part)
+                    if not await self._receive_file(frames, file, part):
+                        for other, _, _ in files:
+                            self._note(other, "failed", "its folder is gone")
+                        return
                 except OSError as error:
                     self._fail(file, local_problem(error))
                     return
                 except _Ended:
                     # Raises the error of a lost connection.
                     status = getattr(stream, "status", None)
-                    if status == _NO_FOLDER:
-                        for other, _, _ in files:
-                            self._note(other, "failed", "its folder is gone")
-                        return
-                    problem = f"the copy ended with status {status}" if status else _CHANGED
+                    problem = f"{_CUT_SHORT} (status {status})" if status else _CUT_SHORT
                     self._note(file, "failed", problem)
                     return
 
-    async def _receive_file(self, frames: _Frames, file: RemoteFile, part: PartialFile) -> None:
+    async def _receive_file(self, frames: _Frames, file: RemoteFile, part: PartialFile) -> bool:
+        """Receive one file; return whether its folder exists."""
         kind, *facts = await frames.header()
+        if kind == _NO_FOLDER:
+            return False
         if kind != "start" or len(facts) != 3:
             self._note(file, "failed", _PROBLEMS.get(kind, visible(kind)))
             part.remove()
-            return
+            return True
         size, modified_at, begin = map(int, facts)
         is_resumed = begin > 0
         part.begin_at(begin)
@@ -280,8 +283,9 @@ class Download:
         if kind != "sum" or facts != [part.sum]:
             part.remove()
             self._note(file, "failed", _CHANGED)
-            return
+            return True
         await asyncio.to_thread(self._finish, file, part, modified_at, is_resumed)
+        return True
 
     def _finish(
         self, file: RemoteFile, part: PartialFile, modified_at: float, is_resumed: bool

@@ -5,7 +5,7 @@
 # shellcheck shell=sh
 LC_ALL=C; export LC_ALL
 token=$1; shift
-cd -P -- "$1" || exit 9
+cd -P -- "$1" || { printf '%s no-folder\n' "$token"; exit 0; }
 shift
 facts() { stat -L -c '%d:%i %s %Y' - <&3; }
 # $1 how many bytes of a file of $2 bytes.
