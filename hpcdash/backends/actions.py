@@ -48,6 +48,9 @@ class Verb(StrEnum):
     SAVE_SWITCH = "save-switch"
     CLEAR_KILL_SWITCH = "clear-kill-switch"
     CLEAR_SAVE_SWITCH = "clear-save-switch"
+    # Files in a job's folders.
+    PUT_FILES = "put"
+    DELETE_FILES = "delete-files"
 
 
 class ActionRequest(Struct, frozen=True):

@@ -70,6 +70,8 @@ class Capability(StrEnum):
     CHAINS = "chains"
     EXPECTED_START = "expected_start"
     LOGS = "logs"
+    # The shell of a login node reaches the files of jobs.
+    FILES = "files"
     # A job can write stderr to a separate file.
     ERROR_LOGS = "error_logs"
     SCRIPT = "script"
@@ -116,6 +118,7 @@ BATCH_CAPABILITIES = frozenset(
         Capability.DETAIL,
         Capability.CHAINS,
         Capability.LOGS,
+        Capability.FILES,
         Capability.ERROR_LOGS,
         Capability.SCRIPT,
         Capability.CANCEL,
@@ -143,6 +146,7 @@ _REFUSALS = {
         "Submit the next job when the previous one has ended.",
     ),
     Capability.INSIDE: ("run a command in a job", _SEE_LOG),
+    Capability.FILES: ("reach the files of a job", _SEE_LOG),
     Capability.CONNECT: ("open a shell in a job", "If the site allows it: ssh NODE"),
     Capability.LIVE_USE: ("measure a running job", _SEE_LOG),
     Capability.NODE_CHECKS: ("check nodes with a job", "Check the nodes by hand."),

@@ -894,6 +894,87 @@ def where(
     run_where(common, source=source, like=like, form=form, refused=refused, options=given)
 
 
+@click.command("files")
+@click.argument("job")
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--delete", is_flag=True, help="Delete the paths (confirms).")
+@_FILTER
+@_ROW_FORMAT
+@common_options
+def list_files(common: CommonOptions, job: str, paths: tuple[str, ...], **given: Any) -> None:
+    """List a job's folders, or the files in one, newest first; checkpoints are checked.
+
+    A relative PATH starts in the job's working directory. With --delete, files and folders below
+    the folders of a finished job are deleted; links are deleted, never followed.
+    """
+    from hpcdash.cli.files import run_files
+
+    run_files(common, job, paths, **given)
+
+
+_FORCE = click.option("--force", is_flag=True, help="Replace files that exist.")
+
+
+@click.command("get")
+@click.argument("job")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--to", metavar="DIR", default=".", help="Folder on this machine [default: the current one]"
+)
+@_FORCE
+@_ROW_FORMAT
+@common_options
+def get_files(common: CommonOptions, job: str, paths: tuple[str, ...], **given: Any) -> None:
+    """Copy files and folders of a job to this machine, checked by SHA-256.
+
+    A relative PATH starts in the job's working directory. An interrupted copy continues where it
+    was when the command is run again. Links are not copied.
+    """
+    from hpcdash.cli.files import run_get
+
+    run_get(common, job, paths, **given)
+
+
+@click.command("put")
+@click.argument("job")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--to", metavar="PATH", default=".", help="Folder there [default: the job's work directory]"
+)
+@_FORCE
+@_ROW_FORMAT
+@common_options
+def put_files(common: CommonOptions, job: str, paths: tuple[str, ...], **given: Any) -> None:
+    """Copy files and folders of this machine to a job's folder, checked by SHA-256.
+
+    An interrupted copy continues where it was when the command is run again. Links are not copied.
+    """
+    from hpcdash.cli.files import run_put
+
+    run_put(common, job, paths, **given)
+
+
+@click.command("sync")
+@click.argument("job")
+@click.argument("folder")
+@click.option("--to", metavar="DIR", help="Folder on this machine [default: FOLDER's name]")
+@click.option(
+    "--every", metavar="TIME", default="30s", show_default=True, help="Time between rounds."
+)
+@click.option("--once", is_flag=True, help="Run one round.")
+@common_options
+def sync_files(common: CommonOptions, **given: Any) -> None:
+    """Bring a folder of a job to this machine as it grows, until the job has ended.
+
+    Only files that it brought itself, and that were not changed here, are replaced; others are left
+    and listed. Nothing is deleted.
+    """
+    from hpcdash.cli.files import run_sync
+
+    run_sync(common, **given)
+
+
+FILE_COMMANDS: tuple[click.Command, ...] = (list_files, get_files, put_files, sync_files)
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
     where,
@@ -1382,6 +1463,7 @@ COMMANDS = (
     *map(_table_command, SITE_TABLES),
     *ACT_COMMANDS,
     *SUBMIT_COMMANDS,
+    *FILE_COMMANDS,
     *WATCH_COMMANDS,
     share,
     serve,

@@ -13,6 +13,7 @@ from hpcdash.domain.tables import SITE_TABLES
 GROUPS = {
     "Look": ("jobs", "show", "log", "metrics", "script", "nodes", "queues", "chain"),
     "Usage": ("history", "efficiency", "report", *(spec.name for spec in SITE_TABLES), "storage"),
+    "Files": ("files", "get", "put", "sync"),
     "Act": (
         "cancel",
         "hold",
@@ -100,6 +101,10 @@ EXAMPLES = {
     ),
     "render": ("render request.toml --for pbs",),
     "storage": ("storage", "storage /scratch/alice /project/lab"),
+    "files": ("files 4711", "files 4711 checkpoints --filter checkpoint:broken"),
+    "get": ("get 4711 out/metrics.csv", "get 4711 checkpoints/step-00000100 --to runs"),
+    "put": ("put 4711 config.yaml", "put 4711 data/ --to inputs"),
+    "sync": ("sync 4711 out --to runs/4711",),
     "where": (
         "where --gpus 4 --gpu-mem 40G --time 2d",
         "where train.sh",

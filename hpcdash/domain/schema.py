@@ -87,6 +87,8 @@ LIMITS = arrow_schema(tables.LIMITS)
 RESERVATIONS = arrow_schema(tables.RESERVATIONS)
 PLACES = arrow_schema(tables.PLACES)
 STORAGE = arrow_schema(tables.STORAGE)
+FILES = arrow_schema(tables.FILES)
+TRANSFERS = arrow_schema(tables.TRANSFERS)
 
 # One row per run of a job: a requeued job has several. Names are those of JOBS for the same values.
 RUNS = pa.schema(

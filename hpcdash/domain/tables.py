@@ -743,6 +743,79 @@ STORAGE = TableSpec(
     dropped=("name", "max_files", "files", "owner", "growth", "saves"),
     empty="No known paths. Specify one: hpcdash storage /scratch/me",
 )
+# A folder of a job: of no snapshot, listed on request.
+FILES = TableSpec(
+    "files",
+    fields={
+        # Control characters and bytes that are not UTF-8 are visible.
+        "name": "text",
+        # file, folder, link or other: links are not followed.
+        "kind": "word",
+        # Of a file.
+        "size_bytes": "count",
+        "modified_at": "time",
+        "owner": "word",
+        # whole or broken; null: it is none, or of an unknown format.
+        "checkpoint": "word",
+        # Format of a checkpoint; of a job's own folder, what the job uses it for.
+        "format": "word",
+        # Why a checkpoint is broken.
+        "problem": "text",
+        # Of a link.
+        "target": "text",
+        "path": "text",
+        # The path's bytes, percent-encoded.
+        "encoded_path": "text",
+    },
+    columns=(
+        ColumnSpec("name", 16, 0, flexible=True, longest=80),
+        ColumnSpec("size", 9, 0, "size_bytes"),
+        ColumnSpec("modified", 10, 1, "modified_at"),
+        ColumnSpec("kind", 6, 2, muted=True),
+        ColumnSpec("checkpoint", 10, 1),
+        ColumnSpec("format", 11, 2, longest=24),
+        ColumnSpec("owner", 8, 3, longest=16),
+        ColumnSpec("problem", 12, 1, longest=48),
+        ColumnSpec("target", 12, 3, longest=60),
+        ColumnSpec("path", 20, 4, longest=80),
+    ),
+    identity="encoded_path",
+    shown=(
+        *("name", "size", "modified", "kind", "checkpoint", "format"),
+        *("owner", "problem", "target"),
+    ),
+    optional=frozenset({"checkpoint", "format", "problem", "target"}),
+    printed=(
+        *("name", "size", "modified", "kind", "checkpoint", "format"),
+        *("owner", "problem", "target"),
+    ),
+    whole=("name",),
+    dropped=("owner", "target", "kind"),
+    empty="The folder is empty.",
+)
+# Files that were copied to or from a cluster.
+TRANSFERS = TableSpec(
+    "transfers",
+    fields={
+        "name": "text",
+        # copied, resumed, unchanged, skipped (no regular file), left or failed.
+        "result": "word",
+        "size_bytes": "count",
+        "problem": "text",
+        "path": "text",
+        "to": "text",
+    },
+    columns=(
+        ColumnSpec("name", 16, 0, flexible=True, longest=80),
+        ColumnSpec("result", 9, 0),
+        ColumnSpec("size", 9, 0, "size_bytes"),
+        ColumnSpec("problem", 12, 0, longest=80),
+    ),
+    shown=("name", "result", "size", "problem"),
+    optional=frozenset({"problem"}),
+    whole=("name",),
+    empty="There are no files to copy.",
+)
 # Their columns and order can be configured, and their filters bookmarked.
 MAIN_TABLES = (JOBS, NODES, QUEUES, HISTORY)
 # What the site allows.

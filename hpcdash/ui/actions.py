@@ -37,6 +37,8 @@ TABLES = frozenset(tables.TABLES) | {
     "where",
     "all",
     "storage",
+    "files",
+    "data",
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
@@ -48,6 +50,7 @@ JOB_LINK_VIEWS = JOB_VIEWS | {"alerts", "share"}
 LIVE_JOB_VIEWS = JOB_VIEWS - {"triage"}
 # Jobs of several clusters, each acted on by its own cluster's commands.
 ALL_CLUSTERS = frozenset({"all"})
+FILES = frozenset({"files"})
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
@@ -226,6 +229,14 @@ ACTIONS: tuple[Action, ...] = (
         short="chart",
     ),
     Action(
+        "files",
+        "f",
+        "files: the job's folders and checkpoints",
+        JOB_TABLES | {"job"},
+        Capability.FILES,
+        short="files",
+    ),
+    Action(
         "script",
         "b",
         "batch script",
@@ -292,6 +303,15 @@ ACTIONS: tuple[Action, ...] = (
         JOB_VIEWS,
         Capability.DELETE,
         acts=True,
+    ),
+    Action(
+        "delete_files",
+        "delete",
+        "delete files of a finished job (confirms)",
+        FILES,
+        acts=True,
+        shown=4,
+        short="delete",
     ),
     Action(
         "signal",

@@ -71,6 +71,8 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("job", "jobs.job:JobView"),
         ViewSpec("node", "cluster.node:NodeView"),
         ViewSpec("log", "logs.view:LogView"),
+        ViewSpec("files", "jobs.files:FilesView"),
+        ViewSpec("data", "jobs.files:DataView"),
         ViewSpec("chart", "metrics.view:ChartView"),
         ViewSpec("script", "jobs.script:ScriptView"),
         ViewSpec("triage", "jobs.triage:TriageView"),

@@ -33,7 +33,7 @@ _DONE = {
     Verb.MOVE: "moved",
 }
 # Actions that cannot be undone, or may end a program, prompt with No as the first answer.
-_DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
+_DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE, Verb.DELETE_FILES})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
 SIGNALS: dict[str, str] = {
@@ -242,6 +242,8 @@ def format_done(report: Report) -> str:
     if request.verb is Verb.SUBMIT:
         ids = ", ".join(outcome.text for outcome in report.outcomes)
         return f"{jobs} submitted: {visible(ids)}"
+    if request.verb is Verb.DELETE_FILES:
+        return visible("; ".join(outcome.text for outcome in report.outcomes))
     return f"{jobs} {_DONE[request.verb]}"
 
 

@@ -100,7 +100,8 @@ class ConfirmDialog(Dialog[None]):
             yield from self._parts()
         with Horizontal(classes="buttons"):
             verb = str(self.plan.request.verb)
-            text = {"signal": "send it", "alter": "change it"}.get(verb, verb)
+            texts = {"signal": "send it", "alter": "change it", "delete-files": "delete"}
+            text = texts.get(verb, verb)
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton(f"Yes, {text} (y)", id="yes")
 

@@ -105,6 +105,31 @@ class JobActions:
     async def do_script(self) -> None:
         await self.screen.push_for_job("script")
 
+    async def do_files(self) -> None:
+        await self.screen.push_for_job("files")
+
+    def do_delete_files(self) -> None:
+        start_worker(self.screen, self._delete_files, self.screen.view, group="acting")
+
+    async def _delete_files(self, view: View) -> None:
+        """Plan the deletion of the marked files, or of the one under the cursor, and confirm it."""
+        from hpcdash.services.job_files.delete import plan_deletion
+        from hpcdash.ui.jobs.files import FilesView
+
+        if not isinstance(view, FilesView) or view.folders is None:
+            return
+        try:
+            deletion = await plan_deletion(view.session, view.folders, view.selected_paths())
+        except HpcdashError as error:
+            self.screen.notify(format_error(error), severity="warning", timeout=8)
+            return
+        if self.screen.view is not view:
+            return
+        question = Question(deletion.plan, deletion.lines, title=f"{deletion.title}?")
+        await self.runner.carry_out(question, view.session)
+        if view.is_live:
+            view.do_refresh()
+
     async def do_diff(self) -> None:
         await self.screen.push_for_job("script", diff=True)
 

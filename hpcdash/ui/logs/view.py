@@ -18,7 +18,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import LogFiles, OtherLog
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.tables import Kind
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip, clip_path, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import Changed
@@ -61,9 +61,13 @@ class LogView(View):
         Binding("right", "sideways(1)", "right", show=False, priority=True),
     ]
 
-    def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
+    def __init__(
+        self, session: ClusterSession, *, job_id: str, stream: str = "stdout", path: str = ""
+    ) -> None:
         super().__init__(session)
         self.job_id = job_id
+        # Another file of the job; '': its log.
+        self.path = path
         # Number of the run in an allocation; 0: the allocation's own log.
         self.run = 0
         # Log of a part of the job; None: the job's own.
@@ -109,6 +113,8 @@ class LogView(View):
                 place = replace(place, files=LogFiles(run.stdout, run.stderr))
             if self.other is not None:
                 place = replace(place, files=self.other.files)
+            if self.path:
+                place = replace(place, files=LogFiles(self.path, None))
         except HpcdashError as error:
             self._error = error
             self._streams.show_unknown_stream()
@@ -204,6 +210,8 @@ class LogView(View):
         return self.pane.window.checked_at if self.pane is not None else None
 
     def crumbs(self) -> Sequence[str]:
+        if self.path:
+            return ["file", self.job_id, clip_path(visible(self.path), _TITLE_CELLS)]
         crumbs = ["log", self.job_id]
         if self.other is not None:
             crumbs.append(clip(self.other.title, _TITLE_CELLS))
@@ -221,6 +229,8 @@ class LogView(View):
         if self.pane is None or not self.pane.path:
             return ""
         path = self.pane.window.file.place
+        if self.path:
+            return visible(path)
         if not self._has_stderr:
             return f"{path}   (stdout and stderr)"
         # The app's width, as the view has none before its first layout.
@@ -285,6 +295,12 @@ class LogView(View):
         if self.place is None:
             self._streams.stream = stream
             self.show_notice("")
+            return
+        if self.path:
+            # Back to the job's log.
+            self.path = ""
+            self._streams.stream = stream
+            self._start_fetch()
             return
         if not self._has_stderr:
             self.show_notice("stdout and stderr share one file" if stream == "stderr" else "")

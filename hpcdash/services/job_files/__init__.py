@@ -1,0 +1,1 @@
+"""Files of jobs on a cluster: folders, copies to and from this machine, deletion."""
