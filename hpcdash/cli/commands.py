@@ -306,6 +306,32 @@ def connect(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job", required=False, default="")
+@click.argument("ports", required=False, default="", metavar="[PORT[:LOCAL]]")
+@click.option(
+    "--node",
+    default="",
+    metavar="N|NAME",
+    help="Node: its name, or its index in the job's list.",
+)
+@click.option("--tcp", is_flag=True, help="Listen on a port even where other users can reach it.")
+@click.option("--open", "opens", is_flag=True, help="Open the address in the browser.")
+@click.option("--list", "lists", is_flag=True, help="List the forwards of this machine.")
+@_FORMAT
+@common_options
+def forward(common: CommonOptions, **given: Any) -> None:
+    """Reach a port of a running job from this machine: Jupyter, TensorBoard, vLLM, a debugger.
+
+    Without PORT it is the one in the newest address of the job's log. It ends with the job or
+    ctrl+c, and reconnects with the connection. The program in the job may listen on 127.0.0.1, as
+    it should. Where other users could connect to a port, it is a unix socket.
+    """
+    from hpcdash.cli.forward import run_forward
+
+    run_forward(common, **given)
+
+
+@click.command()
+@click.argument("job", required=False, default="")
 @click.option(
     "--format",
     "form",
@@ -445,6 +471,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     log,
     stacks,
     connect,
+    forward,
     exec_inside,
     top,
     metrics,

@@ -40,7 +40,7 @@ GROUPS = {
         "check-nodes",
         "checkpoints",
     ),
-    "Inside a running job": ("connect", "exec", "top", "stacks"),
+    "Inside a running job": ("connect", "forward", "exec", "top", "stacks"),
     "Watch": ("watch", "cron"),
     "Set up": (
         "doctor",
@@ -116,6 +116,7 @@ EXAMPLES = {
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
     "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
     "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),
+    "forward": ("forward 4711 8888 --open", "forward 4711 8888:9000", "forward --list"),
     "connect": ("connect 4711", "connect 4711 --node 1 -- nvidia-smi"),
     "exec": (
         "exec 4711 -- nvidia-smi",

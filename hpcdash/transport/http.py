@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from email.utils import parsedate_to_datetime
 from socket import gaierror
 from types import MappingProxyType
@@ -35,6 +35,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
+    Pipe,
     Stream,
     Transport,
 )
@@ -189,6 +190,10 @@ class HttpTransport:
         else:
             async with self._require_shell(argv).stream(argv) as output:
                 yield output
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Run a command on the host beside the server."""
+        return self._require_shell(argv).open_pipe(argv)
 
     async def adopt_login_environment(self) -> bool:
         """Return False: an HTTP server has no login shell."""
