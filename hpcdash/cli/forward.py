@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
-import socket
 import sys
-import webbrowser
 
 from msgspec.structs import asdict, replace
 
@@ -18,7 +15,7 @@ from hpcdash.cli.terminal import confirm, print_json, print_notes, require_promp
 from hpcdash.config.read import load_settings
 from hpcdash.domain.text import align_cells, visible
 from hpcdash.errors import UsageError
-from hpcdash.services.forward.address import parse_ports
+from hpcdash.services.forward.address import open_page, parse_ports
 from hpcdash.services.forward.forward import Forward, build_request
 from hpcdash.services.forward.records import ForwardRecords
 from hpcdash.services.session import ClusterSession
@@ -102,22 +99,19 @@ async def _report(
         print_notes(f"{forward.title}:")
         print(visible(url), flush=True)
     else:
-        port = forward.request.port
-        host = socket.gethostname()
-        command = shlex.join(("ssh", "-N", "-L", f"{port}:{forward.local}", host))
         print_notes(
             f"{forward.title}, on a socket that only you can open, as {why_socket}:",
         )
         print(visible(forward.local), flush=True)
         print_notes(
-            f"From your own machine: {command}",
-            f"Then open {url.replace('127.0.0.1:0', f'127.0.0.1:{port}')}",
+            f"From your own machine: {forward.ssh_command}",
+            f"Then open {url}",
             "With --tcp it is a port of this machine, to which its other users can connect.",
         )
     if opens:
         page = await asyncio.to_thread(records.write_page, forward.request.port, url)
-        if not await asyncio.to_thread(webbrowser.open, page.as_uri()):
-            print_notes("no browser was found: open the address yourself")
+        if not await asyncio.to_thread(open_page, page):
+            print_notes("this machine has no browser with a window: open the address yourself")
     while forward.local:
         await changed.wait()
         changed.clear()

@@ -114,6 +114,10 @@ class Pipe(Stream, Protocol):
         """
         ...
 
+    def write_eof(self) -> None:
+        """End the stdin; the command may still write."""
+        ...
+
 
 class Health(Struct):
     """Health of a connection, for the status line and the clusters view.

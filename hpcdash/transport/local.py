@@ -302,6 +302,11 @@ class ProcessStream:
         self._stdin.write(content)
         await self._stdin.drain()
 
+    def write_eof(self) -> None:
+        """End the program's stdin."""
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write_eof()
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while chunk := await self._stdout.read(_STREAM_CHUNK_BYTES):
             yield chunk
@@ -321,6 +326,9 @@ class EmptyStream:
 
     async def write(self, content: bytes) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def write_eof(self) -> None:
+        pass
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         nothing: tuple[bytes, ...] = ()

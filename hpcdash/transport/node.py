@@ -231,6 +231,9 @@ class _NodePipe:
     async def write(self, content: bytes) -> None:
         await self._pipe.write(content)
 
+    def write_eof(self) -> None:
+        self._pipe.write_eof()
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         return _own_output(self._pipe, self._command.stdout(), self._host)
 

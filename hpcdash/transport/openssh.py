@@ -260,6 +260,9 @@ class _OwnStream:
     async def write(self, content: bytes) -> None:
         await self._stream.write(content)
 
+    def write_eof(self) -> None:
+        self._stream.write_eof()
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._output.stdout.cut(self._stream):
             yield chunk

@@ -95,6 +95,9 @@ class SshStream:
     async def write(self, content: bytes) -> None:
         await self._session.write(content)
 
+    def write_eof(self) -> None:
+        self._session.write_eof()
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._session.chunks():
             yield chunk

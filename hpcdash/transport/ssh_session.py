@@ -276,6 +276,11 @@ class StreamSession(_MarkedSession):
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         self._channel.write(content)
 
+    def write_eof(self) -> None:
+        """End the command's stdin."""
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.write_eof()
+
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield stdout until the command or the connection ends."""
         return self._chunks.chunks()

@@ -8,8 +8,10 @@ import pwd
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -26,6 +28,8 @@ _URL = re.compile(
     rb"(/[A-Za-z0-9/_.~%-]{0,300})?(\?[A-Za-z0-9/_.~%=&+-]{1,300})?"
 )
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "[::1]", "[::]"})
+# A terminal's own browser would take the screen.
+_GRAPHICAL = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 
 
@@ -100,6 +104,22 @@ async def other_users() -> tuple[str, ...]:
         return tuple(sorted({line.split()[0] for line in lines if line.strip()} - {own}))
 
     return await asyncio.to_thread(names)
+
+
+def open_page(page: Path) -> bool:
+    """Open a page in the person's browser; return False if this machine has none with a window."""
+    if sys.platform != "darwin" and not any(map(os.environ.get, _GRAPHICAL)):
+        return False
+    # Browsers write to their terminal.
+    opening = subprocess.run(
+        [sys.executable, "-I", "-m", "webbrowser", page.as_uri()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
+    )
+    return opening.returncode == 0
 
 
 class LocalAddress(Struct, frozen=True):

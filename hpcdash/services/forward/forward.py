@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -42,6 +44,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
 _CHECK_SECONDS = 2.0
 _SESSION_SECONDS = 15.0
+_PRINT_SECONDS = 1.0
 # Of a plan, until the command is known.
 _PLACEHOLDER = ("true",)
 
@@ -122,11 +125,24 @@ class Forward:
                 self._records.remove(request.port)
 
     async def fetch_url(self) -> str:
-        """Return the address for a browser, with the path and token of the job's log."""
+        """Return the address for a browser, with the path and token of the job's log.
+
+        Of a unix socket it is that of the same port on the person's own machine.
+        """
         port = self.request.port
         nodes = (self.node.partition(".")[0],)
         found = await fetch_log_address(self.store, self.request.job_id, port, nodes)
-        return f"http://127.0.0.1:{self.local_port}{(found or LogAddress(port)).path}"
+        if found is None:
+            # A server may listen before it prints its address.
+            await asyncio.sleep(_PRINT_SECONDS)
+            found = await fetch_log_address(self.store, self.request.job_id, port, nodes)
+        return f"http://127.0.0.1:{self.local_port or port}{(found or LogAddress(port)).path}"
+
+    @property
+    def ssh_command(self) -> str:
+        """Return the command of the person's own machine that reaches the unix socket."""
+        forwarding = f"{self.request.port}:{self.local}"
+        return shlex.join(("ssh", "-N", "-L", forwarding, socket.gethostname()))
 
     async def _plan(self) -> ShellPlan:
         return await plan_shell(

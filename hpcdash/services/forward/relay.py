@@ -204,22 +204,25 @@ class Relay:
         def receive(parts: list[bytes]) -> None:
             if parts[0] == b"d" and len(parts) > 1:
                 writer.write(_decoded(parts[1]))
+            elif parts[0] == b"e":
+                writer.write_eof()
             elif parts[0] == b"x":
                 self.refusal = b" ".join(parts[1:]).decode("utf-8", "replace")
 
         async def send(pipe: Pipe) -> None:
             while content := await reader.read(_CHUNK_BYTES):
                 await pipe.write(content)
+            pipe.write_eof()
 
         async with self._transport.open_pipe(self._carry_argv) as pipe:
             sending = asyncio.ensure_future(send(pipe))
             receiving = asyncio.ensure_future(self._read_lines(pipe, receive))
             try:
-                await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+                await receiving
             finally:
                 for task in (sending, receiving):
                     task.cancel()
-                await asyncio.wait({sending, receiving})
+                await asyncio.gather(sending, receiving, return_exceptions=True)
 
 
 def _decoded(content: bytes) -> bytes:

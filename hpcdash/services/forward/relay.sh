@@ -21,20 +21,23 @@ if [ "$way" = carry ]; then
   host=${found% *}
   if command -v socat >/dev/null; then
     [ "$host" = ::1 ] && host='[::1]'
-    set -- socat - "TCP:$host:$port"
+    set -- socat -t 5 - "TCP:$host:$port"
   elif command -v nc >/dev/null; then set -- nc "$host" "$port"
   elif command -v ncat >/dev/null; then set -- ncat "$host" "$port"
   else report 'x this node has none of python3, socat and nc'; exit 0
   fi
   exec 3<&0
-  { cat <&3; sleep 5; kill -TERM 0; } | "$@" 3<&- 2>/dev/null | while line=$(dd bs=8192 count=1 2>/dev/null | base64 | tr -d '\n'); [ -n "$line" ]; do
-    report "d $line"
-  done
-  report e
+  { cat <&3; exec >/dev/null; sleep 5; kill -TERM 0; } | "$@" 3<&- 2>/dev/null | {
+    while line=$(dd bs=8192 count=1 2>/dev/null | base64 | tr -d '\n'); [ -n "$line" ]; do report "d $line"; done
+    report e
+    kill -TERM 0
+  }
   exit 0
 fi
-( while read -r _; do :; done; kill -TERM $$ ) <&0 >/dev/null 2>&1 &
+exec 3<&0 </dev/null
+( while read -r _; do :; done; kill -TERM $$ ) <&3 >/dev/null 2>&1 &
 watcher=$!
+exec 3<&-
 trap 'kill "$watcher" 2>/dev/null; exit 0' TERM
 if command -v socat >/dev/null || command -v nc >/dev/null || command -v ncat >/dev/null; then report 'carries one'
 else report 'carries none'
