@@ -28,6 +28,8 @@ _URL = re.compile(
     rb"(/[A-Za-z0-9/_.~%-]{0,300})?(\?[A-Za-z0-9/_.~%=&+-]{1,300})?"
 )
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "[::1]", "[::]"})
+# sun_path of unix(7), with its end.
+_MAX_SOCKET_BYTES = 107
 # A terminal's own browser would take the screen.
 _GRAPHICAL = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
@@ -146,6 +148,11 @@ def listen(
     with ExitStack() as stack:
         if not is_tcp:
             path = records.path(port, ".sock")
+            if len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
+                raise UsageError(
+                    f"the path of a unix socket is at most {_MAX_SOCKET_BYTES} bytes long: {path}",
+                    "Set HPCDASH_STATE to a folder of your own with a shorter path, or use --tcp.",
+                )
             listening = stack.enter_context(listen_on_socket(path))
             yield LocalAddress(listening, path=str(path))
             return
