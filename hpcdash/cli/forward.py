@@ -68,9 +68,14 @@ def run_forward(
         )
         try:
             await asyncio.wait({running, reporting}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done() and running.exception() is None and forward.is_open:
+            if reporting.done():
+                # Its output may be closed.
+                reporting.result()
+            note = await running
+            if not forward.local:
+                # A port of this machine, whose address is still to be printed.
                 await reporting
-            print_notes(await running)
+            print_notes(note)
         finally:
             for task in (running, reporting):
                 task.cancel()

@@ -368,6 +368,24 @@ class HttpTransport:
             self._health.set_state("connected")
         return reader, writer
 
+    async def open_port(self, port: int) -> tuple[_Reader, _Writer]:
+        """Open a connection to another port of the server's host.
+
+        Raises ConnectionFailed.
+        """
+        await self._log_in()
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                if self._login is not None:
+                    return await self._login.open_connection(self._host, port)
+                return await asyncio.open_connection(self._host, port)
+        except (TimeoutError, OSError) as error:
+            reason = getattr(error, "strerror", None) or "no connection in time"
+            raise ConnectionFailed(
+                f"{self._host}:{port} cannot be reached: {reason}",
+                "Does the program in the job listen on this port, on an address of the head?",
+            ) from error
+
     async def _connected(self) -> tuple[_Reader, _Writer]:
         if self._login is not None:
             return await self._login.open_connection(self._host, self._port)

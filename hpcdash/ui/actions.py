@@ -401,7 +401,7 @@ ACTIONS: tuple[Action, ...] = (
         "V",
         "forward a port of the running job: Jupyter, TensorBoard, vLLM",
         LIVE_JOB_VIEWS - {"history"},
-        Capability.CONNECT,
+        Capability.FORWARD,
         acts=True,
         short="forward",
     ),

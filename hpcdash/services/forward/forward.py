@@ -7,11 +7,13 @@ import os
 import secrets
 import shlex
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
+from hpcdash.backends.base import Capability
+from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.embedded.machine import node_name
 from hpcdash.errors import (
@@ -27,14 +29,13 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.forward.address import (
-    LocalAddress,
     LogAddress,
     fetch_log_address,
     listen,
     other_users,
 )
 from hpcdash.services.forward.records import ForwardRecord, ForwardRecords
-from hpcdash.services.forward.relay import Listener, Relay, relay_command
+from hpcdash.services.forward.relay import HeadPort, Listener, Relay, relay_command
 from hpcdash.services.jobs.connect import ShellPlan, plan_shell
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import started_ticks
@@ -44,6 +45,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
 _CHECK_SECONDS = 2.0
 _SESSION_SECONDS = 15.0
+_HEAD_SECONDS = 10.0
 _PRINT_SECONDS = 1.0
 # Of a plan, until the command is known.
 _PLACEHOLDER = ("true",)
@@ -89,7 +91,7 @@ class Forward:
         self._token = secrets.token_hex(4)
         self._records = records
         self._on_change = on_change
-        self._relay: Relay | None = None
+        self._relay: Relay | HeadPort | None = None
         # Whether the user's own program has ever listened on the far port.
         self._was_open = False
         self._connections: set[asyncio.Task[None]] = set()
@@ -105,24 +107,18 @@ class Forward:
         Raises UsageError if the job is not the user's or not running, or if the port is not the
         user's; the errors of the first connection.
         """
+        request = self.request
+        await self.store.open()
+        self.store.backend.require(Capability.FORWARD)
+        if Capability.CONNECT not in self.store.backend.capabilities:
+            return await self._serve_head()
         plan = await self._plan()
         self.node = plan.node
-        request = self.request
         is_port_here = request.is_here and plan.node.partition(".")[0] == node_name()
         if is_port_here and request.local in (None, request.port):
             return await self._wait_here()
-        with listen(self._records, request.port, request.local, is_tcp=request.is_tcp) as address:
-            self.local = address.text
-            self.local_port = address.port
-            server = await self._serve(address)
-            try:
-                return await self._keep_relaying(plan)
-            finally:
-                server.close()
-                for task in self._connections:
-                    task.cancel()
-                await asyncio.gather(*self._connections, return_exceptions=True)
-                self._records.remove(request.port)
+        async with self._serving():
+            return await self._keep_relaying(plan)
 
     async def fetch_url(self) -> str:
         """Return the address for a browser, with the path and token of the job's log.
@@ -212,12 +208,51 @@ class Forward:
                 await self._plan()
         return f"{self.title} is on this machine: it needs no forward"
 
+    # -- a port of the head
+
+    async def _serve_head(self) -> str:
+        """Serve until the job ends, without a relay: its server's host is the far end."""
+        from hpcdash.transport.http import HttpTransport
+
+        transport = self.store.transport
+        assert isinstance(transport, HttpTransport)
+        head = HeadPort(transport.open_port, self.request.port)
+        await head.check()
+        async with self._serving():
+            self._relay = head
+            self._set_status("open", is_open=True)
+            while True:
+                await asyncio.sleep(_HEAD_SECONDS)
+                try:
+                    row = (await self.store.fetch_detail(self.request.job_id)).job.to_pylist()[0]
+                except NoSuchJob as error:
+                    return error.message
+                except HpcdashError as error:
+                    self._raise_if_final(error)
+                    continue
+                self._set_status("open", is_open=True)
+                if row["state"] not in ACTIVE:
+                    return f"job {visible(self.request.job_id)} has ended ({row['state']})"
+
     # -- connections of this machine
 
-    async def _serve(self, address: LocalAddress) -> asyncio.Server:
-        if address.path:
-            return await asyncio.start_unix_server(self._accept, sock=address.listening)
-        return await asyncio.start_server(self._accept, sock=address.listening)
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Listen on this machine; at the end close all connections and remove the record."""
+        request = self.request
+        with listen(self._records, request.port, request.local, is_tcp=request.is_tcp) as address:
+            self.local = address.text
+            self.local_port = address.port
+            start = asyncio.start_unix_server if address.path else asyncio.start_server
+            server = await start(self._accept, sock=address.listening)
+            try:
+                yield
+            finally:
+                server.close()
+                for task in self._connections:
+                    task.cancel()
+                await asyncio.gather(*self._connections, return_exceptions=True)
+                self._records.remove(request.port)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry a connection; without an open port it is closed at once."""

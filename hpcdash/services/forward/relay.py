@@ -8,8 +8,9 @@ import binascii
 import errno
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -223,6 +224,42 @@ class Relay:
                 for task in (sending, receiving):
                     task.cancel()
                 await asyncio.gather(sending, receiving, return_exceptions=True)
+
+
+class HeadPort:
+    """Carries connections to a port of the host whose server runs the jobs.
+
+    `open_port` connects to it. Its jobs have no users, so that a port has no owner to check.
+    """
+
+    def __init__(self, open_port: Callable[[int], Awaitable[tuple[Any, Any]]], port: int) -> None:
+        self._open_port = open_port
+        self._port = port
+
+    async def check(self) -> None:
+        """Raise ConnectionFailed if nothing listens."""
+        _, writer = await self._open_port(self._port)
+        writer.close()
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry a connection of this machine, to its end."""
+        far_reader, far_writer = await self._open_port(self._port)
+        pairs = ((reader, far_writer), (far_reader, writer))
+        tasks = [asyncio.ensure_future(_copy(*pair)) for pair in pairs]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            far_writer.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _copy(reader: Any, writer: Any) -> None:
+    while content := await reader.read(_CHUNK_BYTES):
+        writer.write(content)
+        await writer.drain()
+    writer.write_eof()
 
 
 def _decoded(content: bytes) -> bytes:
