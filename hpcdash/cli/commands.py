@@ -12,6 +12,7 @@ from hpcdash.backends import registry
 from hpcdash.cli.help import CommandGroup
 from hpcdash.cli.options import CommonOptions, common_options
 from hpcdash.domain.tables import JOBS, NODES, QUEUES, SITE_TABLES, TableSpec
+from hpcdash.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
@@ -685,7 +686,7 @@ _STORAGE_ROOT = click.option(
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("script")
+@click.argument("script", required=False, default="")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
 @click.option(
@@ -703,6 +704,19 @@ _STORAGE_ROOT = click.option(
 )
 @_PLAIN
 @click.option("--in", "inside", metavar="JOB", help="Run in an allocation (see hpcdash alloc).")
+@click.option(
+    "--template",
+    default="",
+    metavar="NAME",
+    help="Submit a template: jupyter, tensorboard, vllm, a saved one.",
+)
+@click.option(
+    "--set",
+    "changes",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="Set a field of the template; may be repeated.",
+)
 @click.option("--best", is_flag=True, help="Submit where it starts first, after confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @_FORMAT
@@ -712,7 +726,11 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 
     SCRIPT is a file on this machine (a request: *.toml), or - for stdin.
     """
+    if not (given["script"] or given["template"]):
+        raise click.MissingParameter(param_hint="'SCRIPT'", param_type="argument")
     if inside is not None:
+        if given.pop("template") or given.pop("changes"):
+            raise UsageError("--template cannot be used with --in", "Submit it as a job.")
         from hpcdash.cli.alloc import run_inside
 
         run_inside(common, inside, **given)
