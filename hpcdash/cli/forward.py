@@ -47,7 +47,9 @@ def run_forward(
     parsed = parse_ports(ports) if ports else None
 
     async def work(session: ClusterSession) -> None:
-        request, why_socket = await build_request(session, job, parsed, node=node)
+        request, why_socket = await build_request(
+            session, job, parsed, node=node, report=print_notes
+        )
         if tcp and why_socket:
             print_notes(f"{why_socket}: its users can connect to a port of this machine")
             if not common.yes:

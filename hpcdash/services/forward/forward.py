@@ -36,6 +36,7 @@ from hpcdash.services.forward.address import (
 )
 from hpcdash.services.forward.records import ForwardRecord, ForwardRecords
 from hpcdash.services.forward.relay import HeadPort, Listener, Relay, relay_command
+from hpcdash.services.inside.run import fetch_inside_row
 from hpcdash.services.jobs.connect import ShellPlan, plan_shell
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import started_ticks
@@ -350,6 +351,25 @@ class Forward:
                 ) from error
 
 
+async def _wait_for_address(
+    store: ClusterStore, job_id: str, report: Callable[[str], None]
+) -> LogAddress:
+    """Return the newest address in a running job's log, once it has one."""
+    pause = _FIRST_PAUSE_SECONDS
+    while (found := await fetch_log_address(store, job_id)) is None:
+        if Capability.CONNECT in store.backend.capabilities:
+            await fetch_inside_row(store, job_id)
+        if pause == _FIRST_PAUSE_SECONDS:
+            job = visible(job_id)
+            report(
+                f"waiting for the address of a server in the log of job {job}; to give the port: "
+                f"hpcdash forward {job} 8888"
+            )
+        pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+    return found
+
+
 async def build_request(
     session: ClusterSession,
     job_id: str,
@@ -357,20 +377,16 @@ async def build_request(
     *,
     node: str = "",
     shares_connection: bool = False,
+    report: Callable[[str], None] = lambda text: None,
 ) -> tuple[ForwardRequest, str]:
     """Build the request with its defaults; return it and why it is a unix socket, '' for a port.
 
-    Without `ports`, the port is that of the newest address in the job's log. Raises UsageError.
+    Without `ports`, the port is that of the newest address in the job's log, for which it waits;
+    `report` is called once if it does. Raises UsageError if the job is not running.
     """
     if ports is None:
         await session.store.open()
-        found = await fetch_log_address(session.store, job_id)
-        if found is None:
-            raise UsageError(
-                f"the log of job {visible(job_id)} has no address of a server",
-                f"Give the port: hpcdash forward {visible(job_id)} 8888",
-            )
-        ports = (found.port, None)
+        ports = (await _wait_for_address(session.store, job_id, report)).port, None
     is_here = session.settings is None or session.settings.transport == "local"
     users = await other_users()
     why = ""
