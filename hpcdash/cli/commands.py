@@ -708,23 +708,22 @@ _STORAGE_ROOT = click.option(
     "--template",
     default="",
     metavar="NAME",
-    help="Submit a template: jupyter, tensorboard, vllm, a saved one.",
+    help="A template: jupyter, vllm, one you saved.",
 )
 @click.option(
     "--set",
     "changes",
     metavar="FIELD=VALUE",
     multiple=True,
-    help="Set a field of the template; may be repeated.",
+    help="A field of the template; may be repeated.",
 )
 @click.option("--best", is_flag=True, help="Submit where it starts first, after confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @_FORMAT
 @common_options
 def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
-    """Submit a batch script or a request, and print the job ID.
-
-    SCRIPT is a file on this machine (a request: *.toml), or - for stdin.
+    """Submit a batch script or a request, and print the job ID. SCRIPT is a file on this
+    machine (a request: *.toml), or - for stdin.
     """
     if not (given["script"] or given["template"]):
         raise click.MissingParameter(param_hint="'SCRIPT'", param_type="argument")

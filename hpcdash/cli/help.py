@@ -96,7 +96,7 @@ EXAMPLES = {
     "submit": (
         "submit train.sh --array 1-10%1 --after 4711 -- --partition=gpu",
         "submit request.toml --chain 4 --dry-run",
-        "submit request.toml --in 4711",
+        "submit --template jupyter --set time=1:00:00",
     ),
     "render": ("render request.toml --for pbs",),
     "storage": ("storage", "storage /scratch/alice /project/lab"),

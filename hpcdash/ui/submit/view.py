@@ -398,9 +398,6 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
     templates = view.templates
     for name in templates.names() if templates is not None else ():
         found.append((name, "a template", partial(_take_template, view, name)))
-    for template in ready_templates(view):
-        text = f"{template.description} (a template)"
-        found.append((template.name, text, partial(take_ready, view, template)))
     now = view.session.store.clock.now()
     for recent in view.recents.recent(view.session.store.name)[:_MAX_RECENT]:
         age = f"submitted {format_age(now - recent.at)} ago"
@@ -416,6 +413,9 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
             text = ": ".join(filter(None, (age, _parse_command(recent.text))))
             name = recent.name or "unnamed"
             found.append((name, text, partial(_take, view, recent.text)))
+    for template in ready_templates(view):
+        text = f"{template.description} (a template)"
+        found.append((template.name, text, partial(take_ready, view, template)))
     return found
 
 
