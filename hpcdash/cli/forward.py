@@ -55,18 +55,13 @@ def run_forward(
             if not common.yes:
                 require_prompt("forward --tcp")
                 await confirm()
-        elif opens and why_socket:
-            raise UsageError(
-                f"a browser cannot open a unix socket, and {why_socket}",
-                "With --tcp it is a port, to which other users of this machine can connect.",
-            )
-        request = replace(request, is_tcp=request.is_tcp or tcp)
+        request = replace(request, is_tcp=request.is_tcp or tcp, is_for_browser=opens)
         records = ForwardRecords(session.actions.journal.path.parent)
         changed = asyncio.Event()
         forward = Forward(session.store, records, request, changed.set)
         running = asyncio.ensure_future(forward.run())
         reporting = asyncio.ensure_future(
-            _report(forward, records, changed, why_socket="" if tcp else why_socket, opens=opens)
+            _report(forward, changed, why_socket="" if tcp else why_socket, opens=opens)
         )
         try:
             await asyncio.wait({running, reporting}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +84,6 @@ def run_forward(
 
 async def _report(
     forward: Forward,
-    records: ForwardRecords,
     changed: asyncio.Event,
     *,
     why_socket: str,
@@ -116,7 +110,7 @@ async def _report(
             "With --tcp it is a port of this machine, to which its other users can connect.",
         )
     if opens:
-        page = await asyncio.to_thread(records.write_page, forward.request.port, url)
+        page = await asyncio.to_thread(forward.write_page, url)
         if not await asyncio.to_thread(open_page, page):
             print_notes("this machine has no browser with a window: open the address yourself")
     while forward.local:

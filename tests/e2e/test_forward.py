@@ -200,6 +200,20 @@ def test_a_job_of_this_machine_needs_no_forward_but_has_another_port_if_asked_fo
         assert run.status == 0, run
         assert run.text == f"http://127.0.0.1:{port}/lab?token=0123456789abcdef\n"
         assert "needs no forward" in run.stderr
+        # The browser gets a page that only its owner reads, and no token in its arguments.
+        browser = tmp_path / "browser"
+        opened = tmp_path / "opened"
+        browser.write_text(
+            f'#!/bin/sh\necho "$1" >{opened}\nstat -c %a "${{1#file://}}" >>{opened}\n'
+            f'cat "${{1#file://}}" >>{opened}\n'
+        )
+        browser.chmod(0o755)
+        run = program("forward", job, str(port), "--open", BROWSER=str(browser))
+        assert run.status == 0, run
+        address, mode, *page = opened.read_text().splitlines()
+        assert "0123456789abcdef" not in address
+        assert mode == "600"
+        assert f"http://127.0.0.1:{port}/lab?token=0123456789abcdef" in "".join(page)
         with forwarding(program, tmp_path, job, f"{port}:{free_port()}", "--tcp", "--yes") as one:
             url = one.line().partition("/lab")[0]
             assert url != f"http://127.0.0.1:{port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import re
 import socket
 import subprocess
@@ -17,8 +16,8 @@ from msgspec import Struct
 
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.listening import listen_on_loopback, listen_on_socket
+from hpcdash.private_files import user_name
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.forward.records import ForwardRecords
 from hpcdash.services.logs.locate import locate_logs
 
 # A server prints its address when it starts; it may start late, or again.
@@ -94,7 +93,7 @@ def parse_addresses(log: bytes, nodes: Collection[str]) -> Iterator[LogAddress]:
 async def other_users() -> tuple[str, ...]:
     """Return the names of the other users who are logged in on this machine."""
 
-    def names() -> tuple[str, ...]:
+    def read_names() -> tuple[str, ...]:
         try:
             logins = subprocess.run(
                 ["who"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5, check=False
@@ -102,10 +101,10 @@ async def other_users() -> tuple[str, ...]:
         except (OSError, subprocess.SubprocessError):
             return ()
         lines = logins.decode("utf-8", "replace").splitlines()
-        own = pwd.getpwuid(os.geteuid()).pw_name
-        return tuple(sorted({line.split()[0] for line in lines if line.strip()} - {own}))
+        names = {line.split()[0] for line in lines if line.strip()}
+        return tuple(sorted(names - {user_name(os.geteuid())}))
 
-    return await asyncio.to_thread(names)
+    return await asyncio.to_thread(read_names)
 
 
 def open_page(page: Path) -> bool:
@@ -137,17 +136,13 @@ class LocalAddress(Struct, frozen=True):
 
 
 @contextmanager
-def listen(
-    records: ForwardRecords, port: int, local: int | None, *, is_tcp: bool
-) -> Iterator[LocalAddress]:
-    """Listen on loopback or on a unix socket, for the far `port`.
+def listen(path: Path, port: int, local: int | None, *, is_tcp: bool) -> Iterator[LocalAddress]:
+    """Listen on loopback, or on a unix socket at a path, for the far `port`.
 
     Without `local`, it is the same number if that is free here. Raises HpcdashError.
     """
-    records.prepare()
     with ExitStack() as stack:
         if not is_tcp:
-            path = records.path(port, ".sock")
             if len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
                 raise UsageError(
                     f"the path of a unix socket is at most {_MAX_SOCKET_BYTES} bytes long: {path}",

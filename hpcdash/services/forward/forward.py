@@ -9,6 +9,7 @@ import shlex
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -56,8 +57,8 @@ class ForwardRequest(Struct, frozen=True):
     """Far `port` of a job on `node` ('': its first), and how to reach it here.
 
     `local` is a port of this machine, None for the same if it is free; without `is_tcp` it is a
-    unix socket. `is_here`: the cluster's commands run on this machine. `shares_connection`: other
-    commands of this process use the connection as well.
+    unix socket. `is_for_browser`: a socket is of no use. `is_here`: the cluster's commands run on
+    this machine. `shares_connection`: other commands of this process use the connection as well.
     """
 
     job_id: str
@@ -65,6 +66,7 @@ class ForwardRequest(Struct, frozen=True):
     node: str = ""
     local: int | None = None
     is_tcp: bool = True
+    is_for_browser: bool = False
     is_here: bool = False
     shares_connection: bool = False
 
@@ -118,6 +120,11 @@ class Forward:
         is_port_here = request.is_here and plan.node.partition(".")[0] == node_name()
         if is_port_here and request.local in (None, request.port):
             return await self._wait_here()
+        if request.is_for_browser and not request.is_tcp:
+            raise UsageError(
+                "a browser cannot open a unix socket, which is the default here",
+                "With --tcp it is a port, to which other users of this machine can connect.",
+            )
         async with self._serving():
             return await self._keep_relaying(plan)
 
@@ -134,6 +141,10 @@ class Forward:
             await asyncio.sleep(_PRINT_SECONDS)
             found = await fetch_log_address(self.store, self.request.job_id, port, nodes)
         return f"http://127.0.0.1:{self.local_port or port}{(found or LogAddress(port)).path}"
+
+    def write_page(self, url: str) -> Path:
+        """Write the page that leads a browser to an address, as no command line may show it."""
+        return self._records.write_page(self._token, url)
 
     @property
     def ssh_command(self) -> str:
@@ -174,7 +185,7 @@ class Forward:
         )
         # A full disk ends no forward.
         with suppress(OSError):
-            self._records.write(record)
+            self._records.write(self._token, record)
 
     def _take_listener(self, listener: Listener) -> None:
         """Set the status by the far port's user. Raises UsageError if it was another's first."""
@@ -241,7 +252,9 @@ class Forward:
     async def _serving(self) -> AsyncIterator[None]:
         """Listen on this machine; at the end close all connections and remove the record."""
         request = self.request
-        with listen(self._records, request.port, request.local, is_tcp=request.is_tcp) as address:
+        self._records.prepare()
+        path = self._records.path(self._token, ".sock")
+        with listen(path, request.port, request.local, is_tcp=request.is_tcp) as address:
             self.local = address.text
             self.local_port = address.port
             start = asyncio.start_unix_server if address.path else asyncio.start_server
@@ -253,7 +266,7 @@ class Forward:
                 for task in self._connections:
                     task.cancel()
                 await asyncio.gather(*self._connections, return_exceptions=True)
-                self._records.remove(request.port)
+                self._records.remove(self._token)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry a connection; without an open port it is closed at once."""
@@ -394,5 +407,13 @@ async def build_request(
         why = "this machine is a host of the cluster"
     elif users:
         why = f"other users are logged in on this machine ({visible(', '.join(users))})"
-    request = ForwardRequest(job_id, ports[0], node, ports[1], not why, is_here, shares_connection)
+    request = ForwardRequest(
+        job_id,
+        ports[0],
+        node,
+        ports[1],
+        is_tcp=not why,
+        is_here=is_here,
+        shares_connection=shares_connection,
+    )
     return request, why

@@ -46,24 +46,25 @@ class ForwardRecords:
         """Make the folder. Raises NotPrivate if others could put files into it."""
         make_private(self.folder, "HPCDASH_STATE")
 
-    def path(self, port: int, ending: str) -> Path:
-        """Return the path of a file of this process's forward to a port."""
-        return self.folder / f"{os.getpid()}-{port}{ending}"
+    def path(self, token: str, ending: str) -> Path:
+        """Return the path of a file of this process's forward with this token."""
+        return self.folder / f"{os.getpid()}-{token}{ending}"
 
-    def write(self, record: ForwardRecord) -> None:
+    def write(self, token: str, record: ForwardRecord) -> None:
         content = msgspec.json.encode(record)
-        atomic_write(self.path(record.port, ".json"), content, sync=False)
+        atomic_write(self.path(token, ".json"), content, sync=False)
 
-    def write_page(self, port: int, url: str) -> Path:
+    def write_page(self, token: str, url: str) -> Path:
         """Write the page that leads a browser to an address, whose token no command line shows."""
-        path = self.path(port, ".html")
+        self.prepare()
+        path = self.path(token, ".html")
         atomic_write(path, _PAGE.format(url=html.escape(url, quote=True)).encode(), sync=False)
         return path
 
-    def remove(self, port: int) -> None:
-        """Remove the files of this process's forward to a port."""
+    def remove(self, token: str) -> None:
+        """Remove the files of this process's forward with this token."""
         for ending in (".json", ".html", ".sock"):
-            self.path(port, ending).unlink(missing_ok=True)
+            self.path(token, ending).unlink(missing_ok=True)
 
     def read(self) -> list[ForwardRecord]:
         """Return the forwards that run, and remove what killed ones left."""

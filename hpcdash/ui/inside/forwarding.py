@@ -129,7 +129,7 @@ class Forwarding:
         for key, (forward, task) in self._running.items():
             if key[:2] == (session.name, job_id):
                 text = f"port {key[2]} → {forward.local} ({forward.status})"
-                show = partial(self._show_soon, forward, session)
+                show = partial(self._show_soon, forward)
                 choices.append((f"open {text}", show))
                 choices.append((f"stop {text}", partial(_cancel, task)))
         proposed = "" if found is None else str(found.port)
@@ -142,7 +142,7 @@ class Forwarding:
     ) -> None:
         key = (session.name, job_id, ports[0])
         if key in self._running:
-            self._show_soon(self._running[key][0], session)
+            self._show_soon(self._running[key][0])
             return
         start_worker(self.screen, self._run, session, key, ports, is_tcp, group="forwards")
 
@@ -163,11 +163,11 @@ class Forwarding:
             if forward.status not in shown:
                 shown.append(forward.status)
                 if forward.is_open:
-                    self._show_soon(forward, session)
+                    self._show_soon(forward)
                 else:
                     self.screen.notify(visible(forward.status), timeout=6)
 
-        records = self._records(session)
+        records = ForwardRecords(session.actions.journal.path.parent)
         forward = Forward(session.store, records, request, changed)
         if key in self._running:
             return
@@ -183,15 +183,14 @@ class Forwarding:
             self._running.pop(key, None)
             self.screen.view.notes_changed()
 
-    def _show_soon(self, forward: Forward, session: ClusterSession) -> None:
-        start_worker(self.screen, self._show, forward, session, group="forwarding")
+    def _show_soon(self, forward: Forward) -> None:
+        start_worker(self.screen, self._show, forward, group="forwarding")
 
-    async def _show(self, forward: Forward, session: ClusterSession) -> None:
+    async def _show(self, forward: Forward) -> None:
         """Open the browser; without one, show the address."""
         url = await forward.fetch_url()
         if forward.local_port:
-            records = self._records(session)
-            page = await asyncio.to_thread(records.write_page, forward.request.port, url)
+            page = await asyncio.to_thread(forward.write_page, url)
             if await asyncio.to_thread(open_page, page):
                 self.screen.notice(visible(f"{forward.title} is in your browser"))
                 return
@@ -205,6 +204,3 @@ class Forwarding:
             ]
         text = Text("\n".join(map(visible, lines)))
         self.screen.app.push_screen(TextDialog(forward.title, text))
-
-    def _records(self, session: ClusterSession) -> ForwardRecords:
-        return ForwardRecords(session.actions.journal.path.parent)
