@@ -20,5 +20,5 @@ gpus=
   [ "$count" -gt 0 ] && echo "--gpus=$count" || echo --gres=none
   break
 done)
-exec srun --quiet --jobid="$id" --overlap "${pty:---unbuffered}" --immediate=30 --nodes=1 --ntasks=1 \
+exec srun --quiet --jobid="$id" --overlap ${pty:+"$pty"} --immediate=30 --nodes=1 --ntasks=1 \
   ${node:+"--nodelist=$node"} ${gpus:+"$gpus"} --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
