@@ -1,4 +1,4 @@
-"""Address of a forwarded port: the path and token in the job's log, the listener on this machine."""
+"""Address of a forwarded port: path and token in the job's log, listener on this machine."""
 
 from __future__ import annotations
 

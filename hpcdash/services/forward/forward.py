@@ -174,14 +174,14 @@ class Forward:
 
     def _write_record(self) -> None:
         record = ForwardRecord(
-            self.store.name,
-            self.request.job_id,
-            self.node,
-            self.request.port,
-            self.local,
-            self.status,
-            os.getpid(),
-            started_ticks(os.getpid()),
+            cluster=self.store.name,
+            job=self.request.job_id,
+            node=self.node,
+            port=self.request.port,
+            local=self.local,
+            status=self.status,
+            pid=os.getpid(),
+            ticks=started_ticks(os.getpid()),
         )
         # A full disk ends no forward.
         with suppress(OSError):

@@ -37,9 +37,12 @@ class ForwardDialog(Dialog[None]):
     """
 
     DEFAULT_CSS = """
-    ForwardDialog Input, ForwardDialog Input:focus { height: 1; border: none; padding: 0; background: $boost; }
+    ForwardDialog Input, ForwardDialog Input:focus {
+        height: 1; border: none; padding: 0; background: $boost;
+    }
     ForwardDialog OptionList, ForwardDialog OptionList:focus {
-        border: none; padding: 0; margin-top: 1; background: $surface; text-wrap: nowrap; text-overflow: ellipsis;
+        border: none; padding: 0; margin-top: 1; background: $surface;
+        text-wrap: nowrap; text-overflow: ellipsis;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("down", "into_list", show=False)]
