@@ -117,6 +117,15 @@ class ChildProcess:
         self._transports.append(transport)
         return transport
 
+    async def stdin_writer(self) -> asyncio.StreamWriter:
+        """Return a writer of its stdin, whose `drain` waits while it does not read."""
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, self._process.stdin
+        )
+        self._transports.append(transport)
+        return asyncio.StreamWriter(transport, protocol, None, loop)
+
     def close(self) -> None:
         """Let go of its pipes; it is not signalled."""
         for transport in self._transports:

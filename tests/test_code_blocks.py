@@ -33,6 +33,8 @@ def test_every_block_says_its_language() -> None:
 def test_settings_are_read_by_what_reads_them(block: Block) -> None:
     if block.file.endswith("REQUEST.toml"):
         read_request(block.text)
+    elif "\n[template]\n" in block.text:
+        read_request(block.text.partition("\n[template]\n")[0])
     elif block.file == "api-tokens.toml":
         parse_tokens(block.text, block.file)
     else:

@@ -22,7 +22,7 @@ def test_each_file_is_named_by_a_module() -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     named = set(re.findall(r'["\']([a-z_/]+\.sh)["\']', sources))
     checks = {f"backends/script/check_{name}.sh" for name in ("clock", "disk", "gpu_memory")}
-    ends = {f"transport/{name}_stdin.sh" for name in ("with", "without")}
+    ends = {f"transport/{name}_stdin.sh" for name in ("as", "with", "without")}
     assert named & set(FILES) == set(FILES) - checks - ends
 
 

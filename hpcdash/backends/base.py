@@ -105,6 +105,8 @@ class Capability(StrEnum):
     INSIDE = "inside"
     # Live usage of running jobs.
     LIVE_USE = "live_use"
+    # Ports of running jobs can be reached.
+    FORWARD = "forward"
 
 
 # Capabilities of all batch schedulers.
@@ -134,6 +136,7 @@ BATCH_CAPABILITIES = frozenset(
         Capability.LIMITS,
         Capability.INSIDE,
         Capability.LIVE_USE,
+        Capability.FORWARD,
     }
 )
 
@@ -148,6 +151,7 @@ _REFUSALS = {
     Capability.INSIDE: ("run a command in a job", _SEE_LOG),
     Capability.FILES: ("reach the files of a job", _SEE_LOG),
     Capability.CONNECT: ("open a shell in a job", "If the site allows it: ssh NODE"),
+    Capability.FORWARD: ("forward a port of a job", "If the site allows it: ssh -L"),
     Capability.LIVE_USE: ("measure a running job", _SEE_LOG),
     Capability.NODE_CHECKS: ("check nodes with a job", "Check the nodes by hand."),
     Capability.SHARES: ("show fair shares", _SEE_QUEUES),

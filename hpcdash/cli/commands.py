@@ -12,6 +12,7 @@ from hpcdash.backends import registry
 from hpcdash.cli.help import CommandGroup
 from hpcdash.cli.options import CommonOptions, common_options
 from hpcdash.domain.tables import JOBS, NODES, QUEUES, SITE_TABLES, TableSpec
+from hpcdash.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
@@ -306,6 +307,32 @@ def connect(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job", required=False, default="")
+@click.argument("ports", required=False, default="", metavar="[PORT[:LOCAL]]")
+@click.option(
+    "--node",
+    default="",
+    metavar="N|NAME",
+    help="Node: its name, or its index in the job's list.",
+)
+@click.option("--tcp", is_flag=True, help="Listen on a port even where other users can reach it.")
+@click.option("--open", "opens", is_flag=True, help="Open the address in the browser.")
+@click.option("--list", "lists", is_flag=True, help="List the forwards of this machine.")
+@_FORMAT
+@common_options
+def forward(common: CommonOptions, **given: Any) -> None:
+    """Reach a port of a running job from this machine: Jupyter, TensorBoard, vLLM, a debugger.
+
+    Without PORT it is the one in the newest address of the job's log. It ends with the job or
+    ctrl+c, and reconnects with the connection. The program in the job may listen on 127.0.0.1, as
+    it should. Where other users could connect to a port, it is a unix socket.
+    """
+    from hpcdash.cli.forward import run_forward
+
+    run_forward(common, **given)
+
+
+@click.command()
+@click.argument("job", required=False, default="")
 @click.option(
     "--format",
     "form",
@@ -445,6 +472,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     log,
     stacks,
     connect,
+    forward,
     exec_inside,
     top,
     metrics,
@@ -658,7 +686,7 @@ _STORAGE_ROOT = click.option(
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("script")
+@click.argument("script", required=False, default="")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
 @click.option(
@@ -676,16 +704,32 @@ _STORAGE_ROOT = click.option(
 )
 @_PLAIN
 @click.option("--in", "inside", metavar="JOB", help="Run in an allocation (see hpcdash alloc).")
+@click.option(
+    "--template",
+    default="",
+    metavar="NAME",
+    help="A template: jupyter, vllm, one you saved.",
+)
+@click.option(
+    "--set",
+    "changes",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="A field of the template; may be repeated.",
+)
 @click.option("--best", is_flag=True, help="Submit where it starts first, after confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @_FORMAT
 @common_options
 def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
-    """Submit a batch script or a request, and print the job ID.
-
-    SCRIPT is a file on this machine (a request: *.toml), or - for stdin.
+    """Submit a batch script or a request, and print the job ID. SCRIPT is a file on this
+    machine (a request: *.toml), or - for stdin.
     """
+    if not (given["script"] or given["template"]):
+        raise click.MissingParameter(param_hint="'SCRIPT'", param_type="argument")
     if inside is not None:
+        if given.pop("template") or given.pop("changes"):
+            raise UsageError("--template cannot be used with --in", "Submit it as a job.")
         from hpcdash.cli.alloc import run_inside
 
         run_inside(common, inside, **given)

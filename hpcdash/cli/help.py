@@ -41,7 +41,7 @@ GROUPS = {
         "check-nodes",
         "checkpoints",
     ),
-    "Inside a running job": ("connect", "exec", "top", "stacks"),
+    "Inside a running job": ("connect", "forward", "exec", "top", "stacks"),
     "Watch": ("watch", "cron"),
     "Set up": (
         "doctor",
@@ -97,7 +97,7 @@ EXAMPLES = {
     "submit": (
         "submit train.sh --array 1-10%1 --after 4711 -- --partition=gpu",
         "submit request.toml --chain 4 --dry-run",
-        "submit request.toml --in 4711",
+        "submit --template jupyter --set time=1:00:00",
     ),
     "render": ("render request.toml --for pbs",),
     "storage": ("storage", "storage /scratch/alice /project/lab"),
@@ -121,6 +121,7 @@ EXAMPLES = {
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
     "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
     "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),
+    "forward": ("forward 4711 8888 --open", "forward 4711 8888:9000", "forward --list"),
     "connect": ("connect 4711", "connect 4711 --node 1 -- nvidia-smi"),
     "exec": (
         "exec 4711 -- nvidia-smi",

@@ -25,8 +25,8 @@ from hpcdash.cli.terminal import print_notes
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.listening import listen_on_loopback, listen_on_socket
 from hpcdash.ui.actions import ACTION_NAMES
-from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 
 if TYPE_CHECKING:
     from hpcdash.web.server import DashboardServer

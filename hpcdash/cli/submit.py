@@ -45,7 +45,14 @@ from hpcdash.errors import (
 )
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.folders import state_root
+from hpcdash.services.state.templates import SCRIPT_END, Templates
 from hpcdash.services.submit.launches import format_chain
+from hpcdash.services.submit.ready_templates import (
+    ReadyTemplate,
+    parse_settings,
+    read_ready_template,
+)
 from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult, plan_script
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
@@ -85,15 +92,19 @@ class RequestSource(Struct, frozen=True):
         )
 
 
-def read_source(path: str, *, site: Site, user: str | None, plain: bool = False) -> RequestSource:
+def read_source(
+    path: str, *, site: Site, user: str | None, plain: bool = False, content: bytes | None = None
+) -> RequestSource:
     """Read the request in a file, '-' for stdin; `plain` requires a plain script.
+
+    `content` is that of a template, named `path`.
 
     A relative `script` must exist in the file's folder (with stdin: in the current folder); an
     absolute one is on the cluster. Raises ConfigError with file, line and key.
     """
     named = "stdin" if path == _STDIN else shown_path(Path(path))
     try:
-        text = decode(_bytes(path, named), named)
+        text = decode(_bytes(path, named) if content is None else content, named)
     except ConfigProblems as error:
         raise RequestProblems(named, error.problems) from None
     request = read_request(text, named, site=site, user=user)
@@ -151,14 +162,23 @@ class RequestSubmission(Struct):
         after: tuple[str, ...],
         held: bool,
         plain: bool = False,
+        content: bytes | None = None,
     ) -> RequestSubmission:
         """Read a submission from a *.toml file; with `plain` its script is plain.
+
+        `content` is that of a template, named `path`.
 
         Raises ConfigError and UsageError for errors in it.
         """
         site = chosen_site(common)
         try:
-            source = read_source(path, site=site.launch.site, user=site.cluster.user, plain=plain)
+            source = read_source(
+                path,
+                site=site.launch.site,
+                user=site.cluster.user,
+                plain=plain,
+                content=content,
+            )
         except RequestProblems as error:
             error.next_step += " Nothing was submitted."
             raise
@@ -247,8 +267,12 @@ def run_submit(
     chain: int = 1,
     plain: bool = False,
     best: bool = False,
+    template: str = "",
+    changes: Sequence[str] = (),
 ) -> None:
     """Submit a script, or the request in a file *.toml; `best`: to the place it starts first.
+
+    `template` is the name of a saved or ready one, with `changes` of its fields.
 
     Exits with 1 if it was refused, with 3 if the scheduler did not respond or the outcome is
     unknown.
@@ -256,6 +280,13 @@ def run_submit(
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit is disabled: hpcdash is read-only", "--dry-run shows the command.")
+    content = None
+    if template:
+        # The first argument is an option of the scheduler.
+        arguments = (*filter(None, (script,)), *arguments)
+        script, content = _find_template(common, template, changes)
+    elif changes:
+        raise UsageError("--set requires --template", "Edit the file instead.")
     # Options of the scheduler, then the script's own arguments after another `--`.
     options = tuple(arguments)
     own_arguments: tuple[str, ...] = ()
@@ -273,7 +304,7 @@ def run_submit(
                 "a request's script takes no arguments", "Put them in the request's command."
             )
         submission = RequestSubmission.read(
-            common, script, options=options, plain=plain, **requested
+            common, script, options=options, plain=plain, content=content, **requested
         )
         if chain > 1 and submission.request.is_task:
             raise UsageError(
@@ -287,9 +318,10 @@ def run_submit(
     else:
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())
-        content = read_script(script, is_program=False)
+        batch_script = read_script(script, is_program=False)
         submission = ScriptSubmission(
-            Submission(content, name, options=options, arguments=own_arguments, **requested), path
+            Submission(batch_script, name, options=options, arguments=own_arguments, **requested),
+            path,
         )
 
     async def work(session: ClusterSession) -> tuple[Outcome, ...]:
@@ -311,6 +343,26 @@ def run_submit(
     sys.stdout.flush()
     if not dry_run and not outcomes[-1].done:
         sys.exit(exit_status(outcomes[-1]))
+
+
+def _find_template(
+    common: CommonOptions, name: str, changes: Sequence[str]
+) -> tuple[str, bytes | None]:
+    """Return the file of a saved script, or a template's name and content.
+
+    A saved template comes before a site's, and that before hpcdash's own. Raises UsageError.
+    """
+    saved = Templates(state_root() / "templates")
+    values = parse_settings(changes)
+    if name not in saved.names():
+        ready = read_ready_template(name, chosen_site(common).launch.templates)
+        return f"{name}{REQUEST_ENDING}", ready.text_with(values).encode()
+    if (script := saved.folder / f"{name}{SCRIPT_END}").exists():
+        if values:
+            raise UsageError(f"template {name} is a batch script, which has no fields")
+        return str(script), None
+    own = ReadyTemplate(name, saved.read(name))
+    return f"{name}{REQUEST_ENDING}", own.text_with(values).encode("utf-8", "surrogateescape")
 
 
 async def _with_best_place(

@@ -72,7 +72,8 @@ class LaunchSettings(Struct, frozen=True):
     """[launch], and [clusters.NAME.launch] over it: facts about a site for generated scripts.
 
     queues: settings by queue ([launch.queues.NAME], whatever the case of the name), by the fields
-    of Request and Site, as `with_queue_defaults` applies them. is_sites: the site wrote the file,
+    of Request and Site, as `with_queue_defaults` applies them. templates: folder of a site's own
+    templates on this machine. is_sites: the site wrote the file,
     which is root's and not the user's own.
     """
 
@@ -80,6 +81,7 @@ class LaunchSettings(Struct, frozen=True):
     queues: Mapping[str, Mapping[str, object]] = {}
     launch_program: Annotated[str, _launch_program] = "/usr/local/libexec/hpcdash-launch"
     files_limit: Annotated[int, values.amount_bytes] = MAX_CODE_BYTES
+    templates: Annotated[str, values.path_here] = ""
     is_sites: bool = False
 
 

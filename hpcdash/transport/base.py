@@ -98,6 +98,27 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
+class Pipe(Stream, Protocol):
+    """A running command's stdin and stdout; leaving its context ends the stdin, and the command.
+
+    `stderr` is the end of its error output.
+    """
+
+    @property
+    def stderr(self) -> bytes: ...
+
+    async def write(self, content: bytes) -> None:
+        """Send a part of stdin, and wait while earlier parts have not been read.
+
+        Raises OSError once the command has exited.
+        """
+        ...
+
+    def write_eof(self) -> None:
+        """End the stdin; the command may still write."""
+        ...
+
+
 class Health(Struct):
     """Health of a connection, for the status line and the clusters view.
 
@@ -162,6 +183,13 @@ class Transport(Protocol):
 
     def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
         """Run a command and stream its output; leaving the context ends the command."""
+        ...
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Run a command with an open stdin, and stream its stdout; it must end with its stdin.
+
+        Its stdin also ends if this process is killed or the connection is lost.
+        """
         ...
 
     async def adopt_login_environment(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from email.utils import parsedate_to_datetime
 from socket import gaierror
 from types import MappingProxyType
@@ -35,6 +35,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
+    Pipe,
     Stream,
     Transport,
 )
@@ -189,6 +190,10 @@ class HttpTransport:
         else:
             async with self._require_shell(argv).stream(argv) as output:
                 yield output
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Run a command on the host beside the server."""
+        return self._require_shell(argv).open_pipe(argv)
 
     async def adopt_login_environment(self) -> bool:
         """Return False: an HTTP server has no login shell."""
@@ -362,6 +367,24 @@ class HttpTransport:
         if self._health.state != "connected":
             self._health.set_state("connected")
         return reader, writer
+
+    async def open_port(self, port: int) -> tuple[_Reader, _Writer]:
+        """Open a connection to another port of the server's host.
+
+        Raises ConnectionFailed.
+        """
+        await self._log_in()
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                if self._login is not None:
+                    return await self._login.open_connection(self._host, port)
+                return await asyncio.open_connection(self._host, port)
+        except (TimeoutError, OSError) as error:
+            reason = getattr(error, "strerror", None) or "no connection in time"
+            raise ConnectionFailed(
+                f"{self._host}:{port} cannot be reached: {reason}",
+                "Does the program in the job listen on this port, on an address of the head?",
+            ) from error
 
     async def _connected(self) -> tuple[_Reader, _Writer]:
         if self._login is not None:

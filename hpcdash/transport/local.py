@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
+    Pipe,
     Stream,
 )
 from hpcdash.transport.shell import MarkedOutput, check_runnable
@@ -276,15 +278,34 @@ class ProcessStream:
     `stderr` is the end of its error output, `status` its exit status, None while it runs.
     """
 
-    def __init__(self, child: ChildProcess, stdout: asyncio.StreamReader) -> None:
+    def __init__(
+        self,
+        child: ChildProcess,
+        stdout: asyncio.StreamReader,
+        stdin: asyncio.StreamWriter | None = None,
+    ) -> None:
+        """`stdin` is None if the program has none."""
         self._child = child
         self._stdout = stdout
+        self._stdin = stdin
         self.stderr = b""
 
     @property
     def status(self) -> int | None:
         code = self._child.returncode
         return None if code is None else shell_status(code)
+
+    async def write(self, content: bytes) -> None:
+        """Send a part of the program's stdin; see hpcdash.transport.base.Pipe."""
+        if self._stdin is None or self._stdin.is_closing():
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        self._stdin.write(content)
+        await self._stdin.drain()
+
+    def write_eof(self) -> None:
+        """End the program's stdin."""
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write_eof()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while chunk := await self._stdout.read(_STREAM_CHUNK_BYTES):
@@ -302,6 +323,12 @@ class EmptyStream:
     def __init__(self, status: int, stderr: bytes) -> None:
         self.status: int | None = status
         self.stderr = stderr
+
+    async def write(self, content: bytes) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def write_eof(self) -> None:
+        pass
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         nothing: tuple[bytes, ...] = ()
@@ -334,7 +361,8 @@ async def stream_process(
     with closing(child):
         gathering: asyncio.Task[None] | None = None
         try:
-            stream = ProcessStream(child, await child.read(1, _STREAM_CHUNK_BYTES))
+            stdin = await child.stdin_writer() if keep_stdin_open else None
+            stream = ProcessStream(child, await child.read(1, _STREAM_CHUNK_BYTES), stdin)
             gathering = asyncio.create_task(stream.gather(await child.read(2, _STREAM_CHUNK_BYTES)))
             yield stream
         finally:
@@ -497,6 +525,15 @@ class LocalTransport:
         """Run a command and stream its output; leaving the context ends the command."""
         await self.connect()
         async with stream_process(argv, environment=self._environment) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def open_pipe(self, argv: tuple[str, ...]) -> AsyncIterator[Pipe]:
+        """Run a command with an open stdin; see Transport.open_pipe."""
+        await self.connect()
+        async with stream_process(
+            argv, keep_stdin_open=True, environment=self._environment
+        ) as stream:
             yield stream
 
     async def adopt_login_environment(self) -> bool:

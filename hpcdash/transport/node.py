@@ -18,6 +18,7 @@ from hpcdash.transport.base import (
     DEFAULT_LIMIT_SECONDS,
     CommandResult,
     OnOutput,
+    Pipe,
     Stream,
     Transport,
 )
@@ -151,6 +152,17 @@ class ThroughNode:
         async with self._transport.stream(self._through(command, _STREAM_LIMIT_SECONDS)) as stream:
             yield _own_output(stream, command.stdout(), self._host)
 
+    @asynccontextmanager
+    async def open_pipe(self, argv: tuple[str, ...]) -> AsyncIterator[Pipe]:
+        """Run a command with an open stdin; see Transport.open_pipe.
+
+        If ssh cannot reach the node, the stream is empty.
+        """
+        command = remote_command(argv, limit_seconds=_STREAM_LIMIT_SECONDS, is_pipe=True)
+        # Without a limit the end of our stdin is at once the end of the command's.
+        async with self._transport.open_pipe(self._through(command, 0)) as pipe:
+            yield _NodePipe(pipe, command, self._host)
+
     async def adopt_login_environment(self) -> bool:
         """Return False: only POSIX programs run on nodes."""
         return False
@@ -182,7 +194,7 @@ class ThroughNode:
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
         """Build the login node's command; raises NodeUnreached for an invalid name."""
         self._require_host()
-        seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS)
+        seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS if limit_seconds else 0)
         return (
             "sh",
             "-c",
@@ -199,6 +211,31 @@ class ThroughNode:
     def _require_host(self) -> None:
         if not _HOST.fullmatch(self._host):
             raise NodeUnreached(ascii(self._host), "not a valid host name")
+
+
+class _NodePipe:
+    """Implements hpcdash.transport.base.Pipe: a command's own stdout, without that of rc files."""
+
+    def __init__(self, pipe: Pipe, command: RemoteCommand, host: str) -> None:
+        self._pipe = pipe
+        self._command = command
+        self._host = host
+
+    @property
+    def stderr(self) -> bytes:
+        """Its own error output, or ssh's if it was not reached."""
+        marked = self._command.stderr()
+        own = marked.feed(self._pipe.stderr)
+        return own if marked.seen else self._pipe.stderr
+
+    async def write(self, content: bytes) -> None:
+        await self._pipe.write(content)
+
+    def write_eof(self) -> None:
+        self._pipe.write_eof()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _own_output(self._pipe, self._command.stdout(), self._host)
 
 
 async def _own_output(stream: Stream, stdout: MarkedOutput, host: str) -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
+    Pipe,
     Stream,
 )
 from hpcdash.transport.local import (
@@ -147,14 +148,24 @@ class OpenSshTransport:
             raise failure
         return replace(result, stdout=stdout, stderr=stderr)
 
-    @asynccontextmanager
-    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+    def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
         """Run a command and stream its output; leaving the context ends the command."""
+        return self._stream(argv)
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Run a command with an open stdin; see Transport.open_pipe."""
+        return self._stream(argv, is_pipe=True)
+
+    @asynccontextmanager
+    async def _stream(
+        self, argv: tuple[str, ...], *, is_pipe: bool = False
+    ) -> AsyncIterator[_OwnStream]:
         command = remote_command(
             argv,
             limit_seconds=STREAM_LIMIT_SECONDS,
             environment=self._environment.variables,
             path=self._environment.path,
+            is_pipe=is_pipe,
         )
         output = RemoteOutput(
             command, host=self.name, program=program_name(argv), reads_stdin=False
@@ -245,6 +256,12 @@ class _OwnStream:
     @property
     def stderr(self) -> bytes:
         return self._new_stderr().feed(self._stream.stderr)
+
+    async def write(self, content: bytes) -> None:
+        await self._stream.write(content)
+
+    def write_eof(self) -> None:
+        self._stream.write_eof()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._output.stdout.cut(self._stream):

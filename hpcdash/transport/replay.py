@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
+    Pipe,
     Stream,
 )
 from hpcdash.transport.local import LocalTransport
@@ -116,6 +117,10 @@ class ReplayTransport:
         await self.connect()
         answer = self._next_answer(argv)
         yield _chunks(_recorded_stdout(answer, argv))
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Raise UsageError: a recording has no machine."""
+        raise UsageError("a recording has no machine to run a command on")
 
     async def adopt_login_environment(self) -> bool:
         """Return False: a recording has no login shell."""

@@ -111,18 +111,21 @@ def remote_command(
     environment: Mapping[str, str] | None = None,
     path: str = "",
     stdin_bytes: int | None = None,
+    is_pipe: bool = False,
     marker: str | None = None,
 ) -> RemoteCommand:
     """Build the string with which any login shell runs `argv` under /bin/sh.
 
     `path`, directories joined with ':', goes before the remote PATH. The channel's stdin must stay
     open while the command runs: closing it ends the command and its process group. With
-    `stdin_bytes`, send that many bytes and then STDIN_COMPLETE. Raises UsageError for a command
-    that cannot be sent.
+    `stdin_bytes`, send that many bytes and then STDIN_COMPLETE. With `is_pipe`, the channel's stdin
+    is the command's. Raises UsageError for a command that cannot be sent.
     """
     marker = marker or fresh_marker()
     limit = math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS
     end = "without_stdin" if stdin_bytes is None else "with_stdin"
+    if is_pipe:
+        end = "as_stdin"
     variables = f"hpcdash_marker={marker} hpcdash_limit={limit} hpcdash_stdin={stdin_bytes}"
     script = _exports(environment, path)
     script += b"set -- " + quote_arguments(argv)

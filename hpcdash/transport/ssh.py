@@ -9,7 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
+    Pipe,
     Prompter,
     Stream,
 )
@@ -90,6 +91,12 @@ class SshStream:
     @property
     def stderr(self) -> bytes:
         return self._session.stderr
+
+    async def write(self, content: bytes) -> None:
+        await self._session.write(content)
+
+    def write_eof(self) -> None:
+        self._session.write_eof()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._session.chunks():
@@ -232,9 +239,18 @@ class SshTransport:
             answer_seconds=session.answer_seconds,
         )
 
-    @asynccontextmanager
-    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+    def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
         """Run a command and stream its output; leaving the context ends the command."""
+        return self._stream(argv)
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Run a command with an open stdin; see Transport.open_pipe."""
+        return self._stream(argv, is_pipe=True)
+
+    @asynccontextmanager
+    async def _stream(
+        self, argv: tuple[str, ...], *, is_pipe: bool = False
+    ) -> AsyncIterator[SshStream]:
         from hpcdash.transport.ssh_session import StreamSession
 
         command = remote_command(
@@ -242,6 +258,7 @@ class SshTransport:
             limit_seconds=STREAM_LIMIT_SECONDS,
             environment=self._environment.variables,
             path=self._environment.path,
+            is_pipe=is_pipe,
         )
         program = program_name(argv)
         output = RemoteOutput(command, host=self.name, program=program, reads_stdin=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -244,6 +246,8 @@ class StreamSession(_MarkedSession):
         super().__init__(output)
         self.stderr = b""
         self._chunks = _ChunkQueue()
+        self._may_write = asyncio.Event()
+        self._may_write.set()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         own = self._own_output(data, datatype)
@@ -257,6 +261,25 @@ class StreamSession(_MarkedSession):
         if self.output.stdout.rest:
             self._chunks.put(self.output.stdout.rest, None)
         self._chunks.put(b"", None)
+        self._may_write.set()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    async def write(self, content: bytes) -> None:
+        """Send a part of the command's stdin; see hpcdash.transport.base.Pipe."""
+        await self._may_write.wait()
+        if self._channel is None or self._channel.is_closing():
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        self._channel.write(content)
+
+    def write_eof(self) -> None:
+        """End the command's stdin."""
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.write_eof()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield stdout until the command or the connection ends."""

@@ -1,4 +1,4 @@
-# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the
+# $1 host, $2 the longest time in seconds that it outlives our stdin, $3 the command as a login shell takes it, then the
 # arguments of ssh. The command ends when its stdin does: ending this group of processes, or this
 # shell alone, ends it over there as well. So stdin is held open by a process here as long as this
 # shell exists ($$), which prints its number first (read takes no more than the line) and then our

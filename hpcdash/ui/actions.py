@@ -417,6 +417,15 @@ ACTIONS: tuple[Action, ...] = (
         short="connect",
     ),
     Action(
+        "forward",
+        "V",
+        "forward a port of the running job: Jupyter, TensorBoard, vLLM",
+        LIVE_JOB_VIEWS - {"history"},
+        Capability.FORWARD,
+        acts=True,
+        short="forward",
+    ),
+    Action(
         "check_nodes",
         "C",
         "submit a job that checks the nodes: GPUs, disks, clock (confirms)",

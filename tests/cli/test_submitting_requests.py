@@ -528,3 +528,38 @@ async def test_where_it_may_be_an_array_s_the_queue_tells() -> None:
     )
     assert found == ("afterany:12[].pbs01", "afterok:12[].pbs01", "afterok:7")
     assert len(asked) == 1
+
+
+def test_a_template_is_submitted_with_other_values_and_a_saved_one_comes_first(
+    program: Program, tmp_path: Path
+) -> None:
+    dry = program(
+        "submit", "--template", "vscode", "--set", "time=2:00:00", "--dry-run", "--", "--nice=3"
+    )
+    assert dry.status == 0, dry
+    assert "--time=02:00:00" in dry.text
+    assert "--nice=3" in dry.text
+    assert "no template 'vscod'" in program("submit", "--template", "vscod").refused(2)
+    assert "has no field 'tim'" in program(
+        "submit", "--template", "vscode", "--set", "tim=1h"
+    ).refused(2)
+    assert "--set requires --template" in program("submit", "x.sh", "--set", "a=b").refused(2)
+    saved = tmp_path / "state" / "templates"
+    saved.mkdir(parents=True)
+    saved.parent.chmod(0o700)
+    (saved / "vscode.toml").write_text(REQUEST + 'command = "echo of my own"\n')
+    assert "echo of my own" in program("submit", "--template", "vscode", "--dry-run").text
+
+
+def test_a_site_s_template_that_others_can_change_is_not_submitted(program: Program) -> None:
+    folder = program.home / "site"
+    folder.mkdir(mode=0o755)
+    (folder / "lab.toml").write_text('name = "lab"\ncommand = "echo lab"\ntime = "1h"\n')
+    (folder / "lab.toml").chmod(0o644)
+    program.config.parent.mkdir(parents=True)
+    program.config.write_text(f'[launch]\ntemplates = "{folder}"\n')
+    program.config.chmod(0o600)
+    assert "echo lab" in program("submit", "--template", "lab", "--dry-run").text
+    (folder / "lab.toml").chmod(0o666)
+    refused = program("submit", "--template", "lab", "--dry-run").refused(2)
+    assert "others could change what the template" in refused

@@ -13,8 +13,10 @@ import pytest
 
 import hpcdash
 from tests.support.api import OTHER, TOKEN, Api, write_tokens
+from tests.support.forwarding import fetch, forwarding, server
 from tests.support.program import Program, home_with
 from tests.support.ray_cluster import RayCluster, why_no_ray
+from tests.support.slurm.layout import free_port
 from tests.support.sshd import Sshd, login_user, why_no_sshd
 from tests.support.waiting import wait_until
 
@@ -75,6 +77,22 @@ def ended(ray: RayCluster, program: Program, job_id: str, as_state: str) -> dict
     row = state(program, job_id)
     assert row["state"] == as_state
     return row
+
+
+def test_a_port_of_the_head_is_a_port_here_until_the_job_ends(
+    ray: RayCluster, program: Program, tmp_path: Path
+) -> None:
+    port = free_port()
+    job = submit(program, server(port).partition("\n")[2])
+    wait_until("its address", lambda: "token=" in program("log", job).text)
+    with forwarding(program, tmp_path, job) as one:
+        base, _, rest = one.line().partition("/lab")
+        assert rest == "?token=0123456789abcdef"
+        assert base != f"http://127.0.0.1:{port}"
+        assert fetch(base).startswith("hello from")
+        assert program("cancel", job, "--yes").status == 0
+        assert one.ended() == 0
+    assert "cannot be reached" in program("forward", job, str(free_port())).refused(3)
 
 
 @pytest.mark.journey

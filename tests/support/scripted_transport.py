@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,7 +19,7 @@ from hpcdash.backends.slurm.rows import Layout
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import find_token
-from hpcdash.transport.base import CommandResult, Health, Stream, Transport
+from hpcdash.transport.base import CommandResult, Health, Pipe, Stream, Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.terminal import Terminal
 from tests.support.slurm_text import NODE, QUEUE, Fields, history_text, printed_row, queue_text
@@ -290,6 +290,11 @@ class ScriptedTransport:
             return
         async with self.behind.stream(argv) as stream:
             yield stream
+
+    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
+        """Of what is behind."""
+        assert self.behind is not None
+        return self.behind.open_pipe(argv)
 
     async def adopt_login_environment(self) -> bool:
         self.adoptions += 1

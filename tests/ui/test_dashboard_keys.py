@@ -223,12 +223,12 @@ def test_what_a_scheduler_cannot_do_is_not_offered() -> None:
 
 
 async def test_a_remapped_key_works_and_the_old_one_no_more() -> None:
-    app = dashboard(actions=remapped({"show_nodes": "Y", "fold": "V"}))
+    app = dashboard(actions=remapped({"show_nodes": "Y", "fold": "H"}))
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "2")
         assert app.main.view_name == "jobs"
-        assert "V fold" in screen_text(app)
+        assert "H fold" in screen_text(app)
         await press(pilot, "Y")
         assert app.main.view_name == "nodes"
 

@@ -22,9 +22,9 @@ import aiohttp
 from aiohttp import WSCloseCode, WSMsgType
 from yarl import URL
 
+from hpcdash.listening import listen_on_loopback
 from hpcdash.web import process
 from hpcdash.web import server as serving
-from hpcdash.web.listening import listen_on_loopback
 from hpcdash.web.server import (
     LINK_SECONDS,
     MAX_CONNECTIONS,

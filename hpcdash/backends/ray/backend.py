@@ -34,6 +34,7 @@ _CAPABILITIES = frozenset(
         Capability.SUBMIT,
         Capability.FORM,
         Capability.LIVE_USE,
+        Capability.FORWARD,
         Capability.RESERVATIONS,
     }
 )

@@ -26,13 +26,21 @@ _MAX_NODES_NAMED = 8
 
 
 class ShellPlan(Struct, frozen=True):
-    """Plan of a shell over `transport`; `title` is its place, `notes` are its limitations."""
+    """Plan of a shell, or of `command`, over `transport`; `title` is its place, `notes` are its
+    limitations. `node` is '' if the job's nodes are unknown.
+    """
 
     job_id: str
     transport: Transport
     argv: tuple[str, ...]
     title: str
     notes: tuple[str, ...] = ()
+    node: str = ""
+    command: tuple[str, ...] = ()
+
+    def argv_with(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the arguments that run another command there."""
+        return (*self.argv[: len(self.argv) - len(self.command)], *command)
 
 
 async def plan_shell(
@@ -69,7 +77,9 @@ async def plan_shell(
     title = f"job {visible(str(row['id']))}"
     if chosen:
         title = f"{title} on {visible(chosen)}"
-    return ShellPlan(str(row["id"]), transport, shell.argv, title, shell.notes)
+    return ShellPlan(
+        str(row["id"]), transport, shell.argv, title, shell.notes, chosen, request.command
+    )
 
 
 def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) -> bool:

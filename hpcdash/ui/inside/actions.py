@@ -1,4 +1,4 @@
-"""Key actions inside a running job: a command on its nodes, its stacks, its live use."""
+"""Key actions inside a running job: a command on its nodes, its stacks, its live use, its ports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand
     from hpcdash.config.plugins import SiteCommand
+    from hpcdash.ui.inside.forwarding import Forwarding
 
 # Entered commands are stored with the text typed after '/' and ':'.
 MODE = "X"
@@ -25,13 +26,14 @@ _OWN_VIEWS = ("stacks", "leftovers")
 
 
 class InsideActions:
-    """Handlers of `exec`, `stacks` and `use`."""
+    """Handlers of `exec`, `stacks`, `use` and `forward`."""
 
     def __init__(
         self, screen: DashboardScreen, site_commands: Callable[[], Sequence[SiteCommand]]
     ) -> None:
         self.screen = screen
         self._site_commands = site_commands
+        self._forwarding: Forwarding | None = None
 
     def do_exec(self) -> None:
         from hpcdash.services.inside.ready import ready_commands
@@ -58,6 +60,14 @@ class InsideActions:
 
         heading = f"Run on the nodes of job {visible(job_id)}"
         self.screen.app.push_screen(ExecDialog(heading, ready, recent, run))
+
+    def do_forward(self) -> None:
+        from hpcdash.ui.inside.forwarding import Forwarding
+
+        if (job_id := self._running_job()) is not None:
+            if self._forwarding is None:
+                self._forwarding = Forwarding(self.screen)
+            self._forwarding.open(job_id)
 
     async def do_stacks(self) -> None:
         if (job_id := self._running_job()) is not None:

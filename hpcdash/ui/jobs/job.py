@@ -22,6 +22,7 @@ from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.forward.records import ForwardRecords
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.overview import JobFacts, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
@@ -313,13 +314,19 @@ class JobView(View):
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
 
     def _note_lines(self) -> list[Text]:
-        """Return the person's notes on the job or its array, and whether it is pinned."""
+        """Return the person's notes on the job or its array, whether it is pinned, its forwards."""
         stored = session_notes(self.session).load()
         row = self.facts.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
         parts = ["pinned"] if stored.pinned.intersection(ids) else []
         parts += [f"note: {stored.notes[job_id]}" for job_id in ids if job_id in stored.notes]
-        return [Text("  ·  ".join(parts), self._style("label"))] if parts else []
+        records = ForwardRecords(self.session.actions.journal.path.parent).read()
+        parts += [
+            f"port {record.port} → {record.local} ({record.status})"
+            for record in records
+            if record.cluster == self.session.name and record.job in ids
+        ]
+        return [Text(visible("  ·  ".join(parts)), self._style("label"))] if parts else []
 
     def notes_changed(self) -> None:
         self._paint()

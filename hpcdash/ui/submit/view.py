@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -34,6 +34,7 @@ from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.state.templates import Templates
+    from hpcdash.services.submit.ready_templates import ReadyTemplate
     from hpcdash.ui.submit.form import FormPage
     from hpcdash.ui.submit.preview import FormPreview
 
@@ -412,6 +413,9 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
             text = ": ".join(filter(None, (age, _parse_command(recent.text))))
             name = recent.name or "unnamed"
             found.append((name, text, partial(_take, view, recent.text)))
+    for template in ready_templates(view):
+        text = f"{template.description} (a template)"
+        found.append((template.name, text, partial(take_ready, view, template)))
     return found
 
 
@@ -464,6 +468,43 @@ def keep_as(view: SubmitView, name: str) -> str:
         return f"could not be written: {error.strerror}"
     view.notify(f"saved as {file}", timeout=4)
     return ""
+
+
+def ready_templates(view: SubmitView) -> list[ReadyTemplate]:
+    """Return the templates of the site and of hpcdash, except replaceable and invalid ones."""
+    from hpcdash.services.submit.ready_templates import read_ready_template, template_names
+
+    folder = view.launches.settings.templates
+    saved = view.templates.names() if view.templates is not None else ()
+    found = []
+    for name in template_names(folder):
+        with contextlib.suppress(HpcdashError):
+            if name not in saved:
+                found.append(read_ready_template(name, folder))
+    return found
+
+
+def take_ready(
+    view: SubmitView, template: ReadyTemplate, values: Mapping[str, str] | None = None
+) -> None:
+    """Prompt for each field of a template with choices, then fill the form."""
+    from hpcdash.ui.dialogs import ChoiceDialog
+
+    chosen = dict(values or {})
+    field = next((field for field in template.choices if field not in chosen), None)
+    if field is None:
+        try:
+            _take(view, template.text_with(chosen))
+        except HpcdashError as error:
+            view.notify(error.message, severity="warning")
+        return
+    choices = [Choice(value) for value in template.choices[field]]
+
+    def take(value: str) -> None:
+        take_ready(view, template, {**chosen, field: value})
+
+    heading = f"{template.name}: {field}"
+    view.app.push_screen(ChoiceDialog(heading, choices, take, template.value(field)))
 
 
 def _take_template(view: SubmitView, name: str) -> None:

@@ -13,13 +13,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.config.read import settings_from_text
+from hpcdash.config.settings import ClusterSettings
+from hpcdash.services.forward.relay import relay_command
+from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from hpcdash.ui.app import HpcdashApp
-from tests.support.scripted_transport import Command, ScriptedTransport
+from tests.support.scripted_transport import NATIVE, ONE, Command, ScriptedTransport
 from tests.support.slurm_text import queue_text
 from tests.ui.stage import (
     answering,
@@ -225,3 +229,57 @@ async def test_live_use_is_sampled_while_it_is_shown_and_no_longer() -> None:
         await until(pilot, lambda: len(begun) == 2, "sampled again")
         await pilot.press("escape")
         await until(pilot, lambda: ended == begun, "ended")
+
+
+@pytest.mark.system
+async def test_a_port_is_forwarded_shown_on_the_job_s_page_and_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The relay runs on this machine in place of the node."""
+    transport = cluster()
+    one = queue_text(RUNNING, token=RECORDED_TOKEN)
+    transport.answers |= {ONE: one, NATIVE: "JobId=88 JobState=RUNNING\n"}
+    relay_words = len(relay_command("", 0))
+    monkeypatch.setattr(
+        transport, "open_pipe", lambda argv: LocalTransport().open_pipe(argv[-relay_words:])
+    )
+    monkeypatch.setattr("hpcdash.services.forward.forward.other_users", no_users)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    session = replace(answering(transport), settings=ClusterSettings("big", "big", "ssh"))
+    app = HpcdashApp([session])
+
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    server = await asyncio.start_server(hello, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        shown_rows(app).move_to("88")
+        await press(pilot, "V")
+        assert "Forward a port of job 88" in screen_text(app)
+        await type_text(pilot, "no")
+        await press(pilot, "enter")
+        assert "no is not a port" in screen_text(app)
+        await press(pilot, "ctrl+u")
+        await type_text(pilot, str(port))
+        await pilot.press("enter")
+        await until(pilot, lambda: f"port {port} of job 88 on n1" in screen_text(app), "address")
+        address = next(word for word in screen_text(app).split() if word.startswith("http://"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(address[17:-1]))
+        assert await reader.read() == b"hello"
+        writer.close()
+        await pilot.press("escape", "enter")
+        line = f"port {port} → {address[7:-1]} (open)"
+        await until(pilot, lambda: line in screen_text(app), "the page's line")
+        await pilot.press("V")
+        await until(pilot, lambda: f"stop {line}" in screen_text(app), "the dialog")
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: line not in screen_text(app), "its end")
+        server.close()
+
+
+async def no_users() -> tuple[str, ...]:
+    return ()

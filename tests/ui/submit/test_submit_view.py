@@ -425,6 +425,21 @@ async def test_what_stood_there_before_is_there_after_another_was_submitted(
         assert view.form.texts() == {"name": "long-thought", "command": "python train.py"}
 
 
+async def test_a_template_with_choices_fills_the_form(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: "JupyterLab on a node (a template)" in screen_text(app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "jupyter: time" in screen_text(app), "the choice")
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: view.form.texts().get("name") == "jupyter", "the form")
+        assert view.form.texts()["time"] == "12:00:00"
+        assert "--ip=127.0.0.1" in view.form.texts()["command"]
+
+
 async def test_to_open_the_form_again_and_again_asks_the_cluster_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.web.listening import listen_on_loopback, listen_on_socket
+from hpcdash.listening import listen_on_loopback, listen_on_socket
+
+pytestmark = pytest.mark.system
 
 _NOBODY = 65534
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
