@@ -1294,6 +1294,37 @@ def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | N
     run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
 
 
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@common_options
+@click.pass_context
+def broker(context: click.Context, common: CommonOptions) -> None:
+    """Start the background process that shares one login and its queries among your windows.
+
+    With broker = true in [connection], the first program that connects over ssh starts it.
+    """
+    if context.invoked_subcommand is None:
+        from hpcdash.cli.broker import run_start
+
+        run_start(common)
+
+
+@broker.command("status")
+@_FORMAT
+def broker_status(form: str) -> None:
+    """Show its connections and the programs that use them."""
+    from hpcdash.cli.broker import run_status
+
+    run_status(form)
+
+
+@broker.command("stop")
+def broker_stop() -> None:
+    """End it and its connections; commands that are running there end too."""
+    from hpcdash.cli.broker import run_stop
+
+    run_stop()
+
+
 @click.group(cls=CommandGroup)
 def config() -> None:
     """Check the configuration file, or print an example."""
@@ -1370,6 +1401,7 @@ def show_agent_help() -> None:
 SETUP_COMMANDS: tuple[click.Command, ...] = (
     doctor,
     clusters,
+    broker,
     config,
     completion,
     show_help,

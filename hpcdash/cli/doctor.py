@@ -84,7 +84,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     ]
 
     async def inspect() -> bool:
-        async with open_sessions([cluster], settings) as [session]:
+        async with open_sessions([cluster], settings, common) as [session]:
             is_reached = await check_cluster(session.store, checks.append)
             if is_reached:
                 with contextlib.suppress(HpcdashError):

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
-from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import broker_use, build_session, chosen_clusters, connection_pool
 from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import print_rows, write_json
 from hpcdash.cli.terminal import print_json, print_notes, print_text, stdout
+from hpcdash.config.destination import ClusterChoice
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain import query
@@ -60,7 +61,7 @@ def with_session(
     clusters = chosen_clusters(common, settings)[:1]
 
     async def run() -> T:
-        async with open_sessions(clusters, settings) as [session]:
+        async with open_sessions(clusters, settings, common) as [session]:
             try:
                 await session.store.resolve_backend()
                 done = await work(session)
@@ -79,10 +80,10 @@ def with_session(
 
 @asynccontextmanager
 async def open_sessions(
-    clusters: Sequence[ClusterSettings], settings: Settings
+    clusters: Sequence[ClusterSettings], settings: Settings, choice: ClusterChoice
 ) -> AsyncIterator[list[ClusterSession]]:
     """Build the sessions of clusters over shared connections, and close them at the end."""
-    pool = connection_pool(TerminalPrompter())
+    pool = connection_pool(TerminalPrompter(), broker_use(choice, settings))
     sessions = [build_session(cluster, pool, share=settings.share) for cluster in clusters]
     try:
         yield sessions
@@ -218,7 +219,7 @@ def on_all_clusters(
     clusters = chosen_clusters(common, settings)
 
     async def run() -> T:
-        async with open_sessions(clusters, settings) as sessions:
+        async with open_sessions(clusters, settings, common) as sessions:
             return await work(sessions)
 
     return run_async(run())
