@@ -52,6 +52,12 @@ _ROW_FORMAT = _format_option("table", "json", "csv")
 _MINE = click.option(
     "--mine/--all", "mine", default=True, help="Your own jobs (the default), or everyone's."
 )
+_MAX_AGE = click.option(
+    "--max-age",
+    "max_age",
+    metavar="DURATION",
+    help="Accept what another window got so recently: 15s, 1m [default: 2s]",
+)
 _ALL_CLUSTERS = click.option(
     "--all-clusters", "everywhere", is_flag=True, help="Jobs on all configured clusters."
 )
@@ -62,15 +68,17 @@ _TABLE_OPTIONS = {
         _FILTER,
         _MINE,
         _ALL_CLUSTERS,
+        _MAX_AGE,
         _ROW_FORMAT,
     ),
-    "nodes": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
-    "queues": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
+    "nodes": (_FILTER, _ALWAYS_ALL, _MAX_AGE, _ROW_FORMAT),
+    "queues": (_FILTER, _ALWAYS_ALL, _MAX_AGE, _ROW_FORMAT),
     "shares": (
         click.option(
             "--all", "mine", flag_value=False, default=True, help="All accounts, not only yours."
         ),
         _FILTER,
+        _MAX_AGE,
         _ROW_FORMAT,
     ),
 }
@@ -78,11 +86,13 @@ _TABLE_OPTIONS = {
 
 def _table_command(spec: TableSpec) -> click.Command:
     @click.command(spec.name, help=spec.summary)
-    @_options(*_TABLE_OPTIONS.get(spec.name, (_FILTER, _ROW_FORMAT)))
+    @_options(*_TABLE_OPTIONS.get(spec.name, (_FILTER, _MAX_AGE, _ROW_FORMAT)))
     @common_options
     def command(common: CommonOptions, everywhere: bool = False, **given: Any) -> None:
-        from hpcdash.cli.jobs import run_everywhere, run_table
+        from hpcdash.cli.jobs import parse_age, run_everywhere, run_table
         from hpcdash.domain.tables import ALL_JOBS
+
+        given["max_age_seconds"] = parse_age(given.pop("max_age"))
 
         if everywhere:
             run_everywhere(common, ALL_JOBS, **given)

@@ -73,8 +73,9 @@ class _Line:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        receive: Callable[[frames.ToClient], None] = lambda frame: None,
+        receive: Callable[[frames.ToClient | None], None],
     ) -> None:
+        """`receive` is called with the frames that no request waits for, and with None at the end."""
         self.is_lost = False
         self._reader = reader
         self._writer = writer
@@ -99,6 +100,7 @@ class _Line:
             pass
         finally:
             self.is_lost = True
+            self._receive(None)
             for request in self._requests.values():
                 request.put_nowait(None)
 
@@ -148,7 +150,7 @@ class _Line:
 
 async def open_line(
     hello: frames.Hello,
-    receive: Callable[[frames.ToClient], None] = lambda frame: None,
+    receive: Callable[[frames.ToClient | None], None] = lambda frame: None,
     *,
     starts: bool = True,
 ) -> _Line:
@@ -171,7 +173,7 @@ async def open_line(
 async def _connect(
     path: Path,
     hello: frames.Hello,
-    receive: Callable[[frames.ToClient], None],
+    receive: Callable[[frames.ToClient | None], None],
     *,
     starts: bool,
 ) -> _Line:
@@ -314,8 +316,12 @@ class BrokerTransport:
                 return None
             return self._line
 
-    def _receive(self, frame: frames.ToClient) -> None:
+    def _receive(self, frame: frames.ToClient | None) -> None:
         match frame:
+            case None:
+                for prompt in self._prompts.values():
+                    prompt.cancel()
+                self._health.set_state("lost", "the broker ended")
             case frames.Line():
                 self.name = frame.name
                 self._is_attended = frame.is_attended
@@ -348,7 +354,6 @@ class BrokerTransport:
             self._prompts.pop(number, None)
 
     def _lost(self, doing: str, *, has_started: bool) -> ConnectionFailed:
-        self._health.set_state("lost", "the broker ended")
         kind = ConnectionFailed if has_started else NotSent
         when = "while" if has_started else "before"
         return kind(
@@ -575,10 +580,10 @@ class BrokerTransport:
         """Close the socket; the broker ends this program's commands, and keeps the connection."""
         if self._alone is not None:
             await self._alone.close()
-        for prompt in [*self._prompts.values()]:
-            prompt.cancel()
         if self._line is not None:
             await self._line.close()
+            self._line = None
+        self._health.set_state("idle")
 
 
 class _FarEnd:

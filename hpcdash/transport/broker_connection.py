@@ -60,6 +60,8 @@ class BrokerConnection:
         self.clients: list[Asked] = []
         # Clients that wait for the login.
         self._logging_in: list[Asked] = []
+        # The hop whose prompt is open, and the client that shows it.
+        self._prompted: tuple[str, Asked] | None = None
         self._newcomer = newcomer
         self._answers: dict[_Key, _Answer] = {}
         self._acted_at = float("-inf")
@@ -83,6 +85,7 @@ class BrokerConnection:
     def logging_in(self, client: Asked) -> Iterator[None]:
         """A client that needs the connection, in this context."""
         self._logging_in.append(client)
+        self._report_prompt(client)
         try:
             yield
         finally:
@@ -118,13 +121,21 @@ class BrokerConnection:
                 await self._newcomer()
                 continue
             window = max(windows, key=lambda client: client.used_at)
+            self._prompted = (asked.hop, window)
             for client in self._logging_in:
-                if client is not window and not client.can_prompt:
-                    client.show("", f"waiting for you to log in: {asked.hop} asks in {window.name}")
+                self._report_prompt(client)
             try:
                 return await window.prompt(asked)
             except ConnectionError:
                 continue
+            finally:
+                self._prompted = None
+
+    def _report_prompt(self, client: Asked) -> None:
+        """Show a client that waits for the login where its prompt is, if it is elsewhere."""
+        if self._prompted is not None and self._prompted[1] is not client:
+            hop, window = self._prompted
+            client.show("", f"waiting for you to log in: {hop} asks in {window.name}")
 
     @property
     def requester(self) -> str:

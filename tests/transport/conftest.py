@@ -41,3 +41,14 @@ def user() -> str:
     if name is None:
         pytest.skip("no user with bash as login shell")
     return name
+
+
+@pytest.fixture
+def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, and a folder for sockets whose path is short enough for one."""
+    home = tmp_path_factory.mktemp("b")
+    (home / ".ssh").mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return home

@@ -17,9 +17,7 @@ import pytest
 from hpcdash.errors import (
     CommandTimedOut,
     ConnectionFailed,
-    LoginRequired,
     RateLimited,
-    UnreachableError,
     UsageError,
 )
 from hpcdash.transport import broker_frames
@@ -33,17 +31,6 @@ from tests.transport.test_ssh_transport import HOSTILE_WORDS
 
 RECENT = Sharing(60.0, outlives_actions=False, commands_per_minute=30)
 Connect = Callable[..., BrokerTransport]
-
-
-@pytest.fixture
-def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and a folder for sockets whose path is short enough for one."""
-    home = tmp_path_factory.mktemp("b")
-    (home / ".ssh").mkdir(mode=0o700)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return home
 
 
 @pytest.fixture
@@ -61,9 +48,7 @@ async def connect(sshd: Sshd, user: str, runtime: Path) -> AsyncIterator[Connect
             person = person or Person(is_here=False)
             login = f"{user}@127.0.0.1:{sshd.port}"
             use = BrokerUse("hpcdash jobs", is_read_only, keep)
-            transport = BrokerTransport(
-                [login], person, use, lambda: SshTransport(login, person)
-            )
+            transport = BrokerTransport([login], person, use, lambda: SshTransport(login, person))
             stack.push_async_callback(transport.close)
             return transport
 
@@ -245,9 +230,7 @@ async def test_another_version_works_alone(
     monkeypatch.undo()
 
 
-async def test_a_folder_that_is_not_ones_own_is_not_used(
-    connect: Connect, runtime: Path
-) -> None:
+async def test_a_folder_that_is_not_ones_own_is_not_used(connect: Connect, runtime: Path) -> None:
     (runtime / "elsewhere").mkdir()
     os.chown(runtime / "elsewhere", 65534, 65534)
     (runtime / "hpcdash").symlink_to(runtime / "elsewhere")
