@@ -34,7 +34,7 @@ from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Snapshot
-from hpcdash.services.cluster.store import RECENT_SECONDS, ClusterStore
+from hpcdash.services.cluster.store import PERSONS_TIMES, RECENT_SECONDS, ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
 from hpcdash.transport.prompter import TerminalPrompter
@@ -124,10 +124,11 @@ async def _fetch(store: ClusterStore, kind: Kind, max_age_seconds: float) -> Sna
 
         return await fetch_limits(store, print_notes)
     if kind not in (Kind.NODES, Kind.QUEUES):
-        return await store.fetch(kind, max_age_seconds)
-    counting = asyncio.create_task(store.fetch(Kind.EVERYONE, max_age_seconds))
+        return await store.fetch(kind, max_age_seconds, times=PERSONS_TIMES)
+    everyone = store.fetch(Kind.EVERYONE, max_age_seconds, times=PERSONS_TIMES)
+    counting = asyncio.create_task(everyone)
     try:
-        await store.fetch(kind, max_age_seconds)
+        await store.fetch(kind, max_age_seconds, times=PERSONS_TIMES)
     except HpcdashError:
         counting.cancel()
         raise

@@ -44,11 +44,12 @@ def user() -> str:
 
 
 @pytest.fixture
-def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and a folder for sockets whose path is short enough for one."""
-    home = tmp_path_factory.mktemp("b")
-    (home / ".ssh").mkdir(mode=0o700)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return home
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty home, also for sockets, whose paths must be short."""
+    with tempfile.TemporaryDirectory(prefix="hpcdash-run-") as folder:
+        home = Path(folder)
+        (home / ".ssh").mkdir(mode=0o700)
+        monkeypatch.setenv("HOME", folder)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        yield home

@@ -1,17 +1,16 @@
 """Programs that share a connection to a real sshd through the broker."""
 
-# ruff: noqa: ASYNC240
-# Files are read here while nothing else runs.
-
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcdash.errors import (
@@ -29,6 +28,22 @@ from tests.support.sshd import Sshd, commands_with, until_gone, until_there
 from tests.support.waiting import until
 from tests.transport.test_ssh_transport import HOSTILE_WORDS
 
+_NOBODY = 65534
+# Says hello as a client, and prints how much it gets.
+_GREET = """
+import socket, struct, sys
+path, hello = sys.argv[1], bytes.fromhex(sys.argv[2])
+with socket.socket(socket.AF_UNIX) as line:
+    try:
+        line.connect(path)
+        line.sendall(struct.pack(">I", len(hello)) + hello)
+        print(len(line.recv(100)), "bytes")
+    except ConnectionError:
+        print("0 bytes")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+by_root = pytest.mark.skipif(os.getuid() != 0, reason="root alone acts as another account")
 RECENT = Sharing(60.0, outlives_actions=False, commands_per_minute=30)
 Connect = Callable[..., BrokerTransport]
 
@@ -230,6 +245,7 @@ async def test_another_version_works_alone(
     monkeypatch.undo()
 
 
+@by_root
 async def test_a_folder_that_is_not_ones_own_is_not_used(connect: Connect, runtime: Path) -> None:
     (runtime / "elsewhere").mkdir()
     os.chown(runtime / "elsewhere", 65534, 65534)
@@ -246,6 +262,28 @@ async def test_the_socket_is_closed_to_others(connect: Connect, runtime: Path) -
     folder = runtime / "hpcdash"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o077 for file in folder.iterdir()} == {0}
+
+
+@by_root
+async def test_another_account_gets_nothing_of_the_broker(connect: Connect, runtime: Path) -> None:
+    await connect().connect()
+    [path] = [file for file in (runtime / "hpcdash").iterdir() if file.is_socket()]
+    status = broker_frames.Hello(broker_frames.VERSION, 1, "status")
+    hello = msgspec.msgpack.encode(status)
+    words = (sys.executable, "-c", _GREET, str(path), hello.hex())
+
+    async def greet() -> bytes:
+        asked = await asyncio.create_subprocess_exec(
+            *words, stdout=asyncio.subprocess.PIPE, user=_NOBODY, group=_NOBODY, extra_groups=[]
+        )
+        return (await asked.communicate())[0]
+
+    assert await greet() == b"PermissionError\n"
+    # Even where a person has opened all folders.
+    runtime.chmod(0o711)
+    path.parent.chmod(0o711)
+    path.chmod(0o777)
+    assert await greet() == b"0 bytes\n"
 
 
 async def test_other_ssh_configurations_have_other_connections(

@@ -14,7 +14,7 @@ from hpcdash.domain.schema import ALL_JOBS, JOBS
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
-from hpcdash.services.cluster.store import RECENT_SECONDS, ClusterStore
+from hpcdash.services.cluster.store import PERSONS_TIMES, RECENT_SECONDS, ClusterStore
 from hpcdash.services.session import ClusterSession
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ async def _fetch(
 
 async def _fetch_table(store: ClusterStore, kind: Kind, max_age_seconds: float) -> Snapshot:
     await store.resolve_backend()
-    return await store.fetch(kind, max_age_seconds)
+    return await store.fetch(kind, max_age_seconds, times=PERSONS_TIMES)
 
 
 def join_runs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:

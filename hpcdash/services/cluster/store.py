@@ -60,7 +60,7 @@ _HOSTS_EVERY_SECONDS = 60.0
 MAX_HOSTS = 20
 # Jobs that ended during the last history query, or between two clocks, are queried again.
 _HISTORY_OVERLAP_SECONDS = 600
-_PERSONS_TIMES = 2
+PERSONS_TIMES = 2
 # A large table is written to the cache no more often than this.
 _CACHE_EVERY_SECONDS = 60.0
 _SMALL_ROWS = 2000
@@ -366,7 +366,7 @@ class ClusterStore:
 
         Raises RateLimited at twice the ceiling on commands a minute: polls leave that much room.
         """
-        return await self._queries.run_query(query, times=_PERSONS_TIMES)
+        return await self._queries.run_query(query, times=PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
         """Run a query like `run_query`, but in the background: under the ceiling itself."""
@@ -406,15 +406,18 @@ class ClusterStore:
             max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS,
         )
 
-    async def fetch(self, kind: Kind, max_age_seconds: float = RECENT_SECONDS) -> Snapshot:
+    async def fetch(
+        self, kind: Kind, max_age_seconds: float = RECENT_SECONDS, *, times: int = 1
+    ) -> Snapshot:
         """Fetch a kind now; store and raise the error. Concurrent callers share one query.
 
-        Another program of the same person may have had it answered `max_age_seconds` ago.
+        Another program of the same person may have had it answered `max_age_seconds` ago. Raises
+        RateLimited at `times` the ceiling on commands a minute.
         """
         running = self._fetching.get(kind)
         if running is None or running.done():
             running = asyncio.create_task(
-                self._fetch(kind, max_age_seconds), name=f"fetch {kind} of {self.name}"
+                self._fetch(kind, max_age_seconds, times), name=f"fetch {kind} of {self.name}"
             )
             self._fetching[kind] = running
             running.add_done_callback(lambda ended: self._fetched(kind, ended))
@@ -425,8 +428,8 @@ class ClusterStore:
         if self._fetching.get(kind) is ended:
             del self._fetching[kind]
 
-    async def _fetch(self, kind: Kind, max_age_seconds: float) -> Snapshot:
-        parsed = await self._fetch_table(kind, max_age_seconds)
+    async def _fetch(self, kind: Kind, max_age_seconds: float, times: int) -> Snapshot:
+        parsed = await self._fetch_table(kind, max_age_seconds, times)
         table = parsed.table
         if kind in _JOB_LISTS:
             await self._watch_clock(kind, table)
@@ -467,7 +470,7 @@ class ClusterStore:
         await self._cache_snapshot(snapshot)
         return snapshot
 
-    async def _fetch_table(self, kind: Kind, max_age_seconds: float) -> ParsedTable:
+    async def _fetch_table(self, kind: Kind, max_age_seconds: float, times: int) -> ParsedTable:
         """Fetch the table of a kind; store and raise the error."""
         query = self.query(kind)
         limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
@@ -482,14 +485,10 @@ class ClusterStore:
             return query.parse(answer)
 
         try:
-            parsed = await self.poll(
-                replace(
-                    query,
-                    parse=parse,
-                    limit_seconds=limit_seconds,
-                    max_age_seconds=max_age_seconds,
-                )
+            asked = replace(
+                query, parse=parse, limit_seconds=limit_seconds, max_age_seconds=max_age_seconds
             )
+            parsed = await self._queries.run_query(asked, times=times)
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MAX_PATIENCE)
@@ -600,8 +599,9 @@ class ClusterStore:
         `known` is its row of domain.schema.JOBS if a list has it: the row is not queried again.
         """
         if known is not None:
+            query = self.backend.detail.native(job_id)
             try:
-                native = await self.run_query(self.backend.detail.native(job_id))
+                native = await self.run_query(replace(query, max_age_seconds=RECENT_SECONDS))
             except NoSuchJob:
                 native = await self.run_query(self.backend.history.native(job_id))
             return self.backend.detail.join(known, native)
