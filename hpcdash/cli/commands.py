@@ -144,6 +144,7 @@ def _runs_options(since: str) -> Decorator:
 @click.command()
 @_runs_options("7d")
 @_ALL_CLUSTERS
+@_MAX_AGE
 @_ROW_FORMAT
 @common_options
 def history(
@@ -152,22 +153,24 @@ def history(
     mine: bool,
     form: str,
     everywhere: bool,
+    max_age: str | None,
     **given: str,
 ) -> None:
     """List ended jobs of the last 7 days, or those that were active in a span."""
     from hpcdash.cli.history import HistoryOptions, run_history, run_history_everywhere
-    from hpcdash.cli.jobs import run_everywhere, run_table
+    from hpcdash.cli.jobs import parse_age, run_everywhere, run_table
     from hpcdash.domain.tables import ALL_HISTORY
 
     options = HistoryOptions(**given)
-    if everywhere and options.is_plain:
-        run_everywhere(common, ALL_HISTORY, expression=expression, mine=mine, form=form)
-    elif everywhere:
-        run_history_everywhere(common, options, expression=expression, mine=mine, form=form)
-    elif options.is_plain:
-        run_table(common, "history", expression=expression, mine=mine, form=form)
+    shown: dict[str, Any] = {"expression": expression, "mine": mine, "form": form}
+    if not options.is_plain:
+        (run_history_everywhere if everywhere else run_history)(common, options, **shown)
+        return
+    max_age_seconds = parse_age(max_age)
+    if everywhere:
+        run_everywhere(common, ALL_HISTORY, max_age_seconds=max_age_seconds, **shown)
     else:
-        run_history(common, options, expression=expression, mine=mine, form=form)
+        run_table(common, "history", max_age_seconds=max_age_seconds, **shown)
 
 
 @click.command()

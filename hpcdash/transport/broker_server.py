@@ -48,8 +48,9 @@ _HELLO_SECONDS = 5.0
 _FIRST_CLIENT_SECONDS = 15.0
 _LOCK_SECONDS = 5.0
 _LOCK_PAUSE_SECONDS = 0.05
-# Health is compared so often while a client is there.
-_HEALTH_SECONDS = 0.2
+# Health is compared so often while a client is there: during a login, and else.
+_LOGIN_HEALTH_SECONDS = 0.2
+_HEALTH_SECONDS = 1.0
 _PR_SET_DUMPABLE = 4
 _Way = tuple[tuple["Hop", ...], ...]
 
@@ -427,7 +428,8 @@ class _Client:
 
     async def _watch_health(self) -> None:
         while True:
-            await asyncio.sleep(_HEALTH_SECONDS)
+            is_steady = self._line is not None and self._line.state in ("connected", "failed")
+            await asyncio.sleep(_HEALTH_SECONDS if is_steady else _LOGIN_HEALTH_SECONDS)
             self._send_health()
 
 

@@ -20,7 +20,7 @@ from tests.support.slurm import SlurmLab
 pytestmark = [pytest.mark.system, pytest.mark.slurm]
 _ROUNDS = 12
 # A submission takes less, once its commands are shown.
-_LONGEST_SECONDS = 0.15
+_LONGEST_SECONDS = 0.06
 
 
 @pytest.fixture

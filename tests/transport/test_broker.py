@@ -280,9 +280,7 @@ async def test_another_account_gets_nothing_of_the_broker(connect: Connect, runt
 
     assert await greet() == b"PermissionError\n"
     # Even where a person has opened all folders.
-    runtime.chmod(0o711)
-    path.parent.chmod(0o711)
-    path.chmod(0o777)
+    _open_to_others(runtime, path.parent, path)
     assert await greet() == b"0 bytes\n"
 
 
@@ -295,6 +293,11 @@ async def test_other_ssh_configurations_have_other_connections(
     config.write_text(f"{config.read_text()}  ServerAliveInterval 77\n")
     await connect().connect()
     assert logins(sshd) == before + 2
+
+
+def _open_to_others(*paths: Path) -> None:
+    for path in paths:
+        path.chmod(0o777 if path.is_socket() else 0o711)
 
 
 def _is_running(pid: int) -> bool:
