@@ -240,7 +240,7 @@ def default_cluster_note(choice: ClusterChoice, settings: Settings) -> str:
 
 
 def broker_use(choice: ClusterChoice, settings: Settings) -> BrokerUse | None:
-    """How a program uses the broker of ssh connections; None: not at all."""
+    """Return the use of the broker by a program; None where it connects by itself."""
     if choice.no_broker or not settings.connection.broker:
         return None
     is_read_only = choice.read_only or settings.read_only

@@ -128,7 +128,7 @@ class Health(Struct):
 
 
 class BrokerUse(Struct, frozen=True):
-    """How a program uses the broker: `command` names it in prompts and in `status`."""
+    """Use of the broker by a program, which `command` names in prompts and in `status`."""
 
     command: str
     is_read_only: bool

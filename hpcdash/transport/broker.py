@@ -129,7 +129,7 @@ class _Line:
             if frame is None:
                 raise BrokerGone
             if isinstance(frame, frames.Failed):
-                raise frames.error_of(frame)
+                raise frames.restore_error(frame)
             return frame
 
         try:
@@ -342,12 +342,12 @@ class BrokerTransport:
                 if frame.number in self._prompts:
                     self._prompts[frame.number].cancel()
 
-    async def _answer(self, number: int, asked: Prompt | HostKeyQuestion) -> None:
+    async def _answer(self, number: int, prompt: Prompt | HostKeyQuestion) -> None:
         try:
-            if isinstance(asked, Prompt):
-                answers = await self._prompter.answer(asked)
+            if isinstance(prompt, Prompt):
+                answers = await self._prompter.answer(prompt)
             else:
-                answers = ["yes"] if await self._prompter.accept_host_key(asked) else []
+                answers = ["yes"] if await self._prompter.accept_host_key(prompt) else []
             if self._line is not None:
                 self._line.send(frames.Answered(number, answers))
         finally:
@@ -467,7 +467,7 @@ class BrokerTransport:
                         show = on_output if frame.is_error else on_stdout
                         if show is not None:
                             show(frame.content)
-                return frames.result_of(frame, argv)
+                return frames.build_result(frame, argv)
         except BrokerGone as error:
             raise self._lost(f"running {program_name(argv)}", has_started=True) from error
 
@@ -487,7 +487,7 @@ class BrokerTransport:
         place = self._place
 
         def build(number: int) -> frames.Frame:
-            return frames.Ask(
+            return frames.SharedQuery(
                 number,
                 tuple(map(as_bytes, argv)),
                 place,
@@ -504,7 +504,7 @@ class BrokerTransport:
         except BrokerGone as error:
             raise self._lost(f"running {program_name(argv)}", has_started=True) from error
         assert isinstance(frame, frames.Result)
-        return frames.result_of(frames.with_separators(frame, argv), argv)
+        return frames.build_result(frames.with_separators(frame, argv), argv)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
@@ -565,8 +565,14 @@ class BrokerTransport:
         columns, lines = terminal.size
 
         def build(number: int) -> frames.Frame:
-            words = tuple(map(as_bytes, argv))
-            return frames.Interact(number, words, place, terminal.kind, columns, lines)
+            return frames.Interact(
+                number,
+                tuple(map(as_bytes, argv)),
+                place,
+                kind=terminal.kind,
+                columns=columns,
+                lines=lines,
+            )
 
         try:
             async with line.request(build) as (number, receive):

@@ -24,11 +24,11 @@ _LONGEST_KEPT_SECONDS = 600.0
 _KEPT_BYTES = 64 << 20
 _TOKEN = re.compile(TOKEN_PATTERN.encode())
 _NORMAL_TOKEN = RECORDED_TOKEN.encode()
-# What a query is but for its random separators: words, variables, PATH, largest answer.
+# A query without its random separators: argv, variables, PATH, largest answer.
 _Key = tuple[tuple[bytes, ...], frozenset[tuple[bytes, bytes]], bytes, int]
 
 
-class Asked(Protocol):
+class PromptedClient(Protocol):
     """A client that may be prompted."""
 
     can_prompt: bool
@@ -37,7 +37,7 @@ class Asked(Protocol):
 
     def show(self, hop: str, text: str | None) -> None: ...
 
-    async def prompt(self, asked: Prompt | HostKeyQuestion) -> list[str] | None:
+    async def prompt(self, prompt: Prompt | HostKeyQuestion) -> list[str] | None:
         """Raises ConnectionError if the client leaves before it has answered."""
         ...
 
@@ -57,11 +57,11 @@ class BrokerConnection:
         """`newcomer` returns once another client has come, or has taken its first step."""
         first, *others = logins
         self.transport = SshTransport(first, self, other_logins=others)
-        self.clients: list[Asked] = []
+        self.clients: list[PromptedClient] = []
         # Clients that wait for the login.
-        self._logging_in: list[Asked] = []
+        self._logging_in: list[PromptedClient] = []
         # The hop whose prompt is open, and the client that shows it.
-        self._prompted: tuple[str, Asked] | None = None
+        self._prompted: tuple[str, PromptedClient] | None = None
         self._newcomer = newcomer
         self._answers: dict[_Key, _Answer] = {}
         self._acted_at = float("-inf")
@@ -73,7 +73,7 @@ class BrokerConnection:
 
     # -- logins and prompts
 
-    async def connect(self, client: Asked, *, force: bool) -> None:
+    async def connect(self, client: PromptedClient, *, force: bool) -> None:
         """Log in for a client unless that is done; a client that can be prompted tries again what
         failed without one.
         """
@@ -82,7 +82,7 @@ class BrokerConnection:
             await self.transport.connect(force=force)
 
     @contextmanager
-    def logging_in(self, client: Asked) -> Iterator[None]:
+    def logging_in(self, client: PromptedClient) -> Iterator[None]:
         """A client that needs the connection, in this context."""
         self._logging_in.append(client)
         self._report_prompt(client)
@@ -113,7 +113,7 @@ class BrokerConnection:
             return False
         return bool(await self._prompt(question))
 
-    async def _prompt(self, asked: Prompt | HostKeyQuestion) -> list[str] | None:
+    async def _prompt(self, prompt: Prompt | HostKeyQuestion) -> list[str] | None:
         """Prompt in the window that a person used last, or in the next one that comes."""
         while True:
             windows = [client for client in self.clients if client.can_prompt]
@@ -121,17 +121,17 @@ class BrokerConnection:
                 await self._newcomer()
                 continue
             window = max(windows, key=lambda client: client.used_at)
-            self._prompted = (asked.hop, window)
+            self._prompted = (prompt.hop, window)
             for client in self._logging_in:
                 self._report_prompt(client)
             try:
-                return await window.prompt(asked)
+                return await window.prompt(prompt)
             except ConnectionError:
                 continue
             finally:
                 self._prompted = None
 
-    def _report_prompt(self, client: Asked) -> None:
+    def _report_prompt(self, client: PromptedClient) -> None:
         """Show a client that waits for the login where its prompt is, if it is elsewhere."""
         if self._prompted is not None and self._prompted[1] is not client:
             hop, window = self._prompted
@@ -158,8 +158,8 @@ class BrokerConnection:
         run: Callable[[], Awaitable[CommandResult]],
     ) -> tuple[CommandResult, float | None]:
         """Return the answer to a query, and its age in seconds unless it was run for this client."""
-        words = tuple(_TOKEN.sub(_NORMAL_TOKEN, word) for word in argv)
-        key = (words, frozenset(place.variables.items()), place.path, cap_bytes)
+        normal_argv = tuple(_TOKEN.sub(_NORMAL_TOKEN, word) for word in argv)
+        key = (normal_argv, frozenset(place.variables.items()), place.path, cap_bytes)
         known = self._answers.get(key)
         is_shared = known is not None and self.is_recent(known.started, sharing)
         if known is None or not is_shared:

@@ -87,7 +87,7 @@ class Run(Frame, frozen=True):
     has_stdout: bool = False
 
 
-class Ask(Frame, frozen=True):
+class SharedQuery(Frame, frozen=True):
     """A query whose answer may be another client's, as in transport.base.Sharing."""
 
     number: int
@@ -278,7 +278,7 @@ class State(Frame, frozen=True):
 
 
 ToBroker: TypeAlias = Union[  # noqa: UP007
-    Connect, Run, Ask, Follow, Interact, Typed, Resized, Read, Cancel, Answered, Inquire
+    Connect, Run, SharedQuery, Follow, Interact, Typed, Resized, Read, Cancel, Answered, Inquire
 ]
 ToClient: TypeAlias = Union[  # noqa: UP007
     Done,
@@ -332,7 +332,7 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def failed_frame(number: int, error: HpcdashError) -> Failed:
+def build_failure(number: int, error: HpcdashError) -> Failed:
     known = type(error)
     while getattr(errors, known.__name__, None) is not known:
         known = known.__mro__[1]
@@ -347,7 +347,7 @@ def failed_frame(number: int, error: HpcdashError) -> Failed:
     return Failed(number, known.__name__, plain(error.message), fields)
 
 
-def error_of(frame: Failed) -> HpcdashError:
+def restore_error(frame: Failed) -> HpcdashError:
     """Return the error of a frame, of its class in hpcdash.errors."""
     kind = getattr(errors, frame.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, HpcdashError)):
@@ -358,7 +358,7 @@ def error_of(frame: Failed) -> HpcdashError:
     return error
 
 
-def result_of(frame: Result, argv: tuple[str, ...]) -> CommandResult:
+def build_result(frame: Result, argv: tuple[str, ...]) -> CommandResult:
     return CommandResult(
         argv=argv,
         status=frame.status,
@@ -377,9 +377,9 @@ def with_separators(frame: Result, argv: tuple[str, ...]) -> Result:
     with.
     """
     made = _TOKEN.findall(b"\0".join(frame.argv))
-    wanted = _TOKEN.findall(b"\0".join(map(as_bytes, argv)))
+    requested = _TOKEN.findall(b"\0".join(map(as_bytes, argv)))
     stdout, stderr = frame.stdout, frame.stderr
-    for before, after in dict(zip(made, wanted, strict=True)).items():
+    for before, after in dict(zip(made, requested, strict=True)).items():
         if before != after:
             stdout = stdout.replace(before, after)
             stderr = stderr.replace(before, after)

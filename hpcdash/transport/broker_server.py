@@ -248,8 +248,8 @@ class _Client:
                 self._start(frame.number, self._connect(frame))
             case frames.Run():
                 self._start(frame.number, self._run(frame))
-            case frames.Ask():
-                self._start(frame.number, self._ask(frame))
+            case frames.SharedQuery():
+                self._start(frame.number, self._query(frame))
             case frames.Follow():
                 self._start(frame.number, self._follow(frame))
             case frames.Interact():
@@ -265,13 +265,13 @@ class _Client:
                 self.send(await work)
             except HpcdashError as error:
                 self._send_health()
-                self.send(frames.failed_frame(number, error))
+                self.send(frames.build_failure(number, error))
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 traceback.print_exc()
                 failure = HpcdashError(f"internal error of the broker: {type(error).__name__}")
-                self.send(frames.failed_frame(number, failure))
+                self.send(frames.build_failure(number, failure))
             finally:
                 self._requests.pop(number, None)
                 self._pieces.pop(number, None)
@@ -314,7 +314,7 @@ class _Client:
             return _result_frame(frame.number, await run())
 
     async def _run_command(
-        self, connection: BrokerConnection, frame: frames.Run | frames.Ask
+        self, connection: BrokerConnection, frame: frames.Run | frames.SharedQuery
     ) -> CommandResult:
         on_output = on_stdout = stdin = None
         if isinstance(frame, frames.Run):
@@ -337,7 +337,7 @@ class _Client:
     def _send_piece(self, number: int, content: bytes, *, is_error: bool) -> None:
         self.send(frames.Piece(number, content, is_error))
 
-    async def _ask(self, frame: frames.Ask) -> frames.Frame:
+    async def _query(self, frame: frames.SharedQuery) -> frames.Frame:
         connection = await self._found_connection()
         sharing = Sharing(frame.max_age_seconds, frame.outlives_actions, frame.commands_per_minute)
         run = partial(self._run_command, connection, frame)
@@ -378,26 +378,26 @@ class _Client:
     def show(self, hop: str, text: str | None) -> None:
         self.send(frames.Shown(plain(hop), None if text is None else plain(text)))
 
-    async def prompt(self, asked: Prompt | HostKeyQuestion) -> list[str] | None:
+    async def prompt(self, prompt: Prompt | HostKeyQuestion) -> list[str] | None:
         assert self._connection is not None
         requester = plain(self._connection.requester)
         self._last_prompt += 1
         number = self._last_prompt
         answered: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
         self._prompts[number] = answered
-        if isinstance(asked, Prompt):
-            fields = tuple(replace(field, label=plain(field.label)) for field in asked.fields)
+        if isinstance(prompt, Prompt):
+            fields = tuple(replace(field, label=plain(field.label)) for field in prompt.fields)
             shown = replace(
-                asked,
-                title=plain(asked.title),
-                instructions=plain(asked.instructions),
-                message=plain(asked.message),
+                prompt,
+                title=plain(prompt.title),
+                instructions=plain(prompt.instructions),
+                message=plain(prompt.message),
                 fields=fields,
                 requester=requester,
             )
             self.send(frames.Prompted(number, shown))
         else:
-            self.send(frames.HostKeyPrompted(number, replace(asked, requester=requester)))
+            self.send(frames.HostKeyPrompted(number, replace(prompt, requester=requester)))
         try:
             return await answered
         except asyncio.CancelledError:

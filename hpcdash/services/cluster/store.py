@@ -485,10 +485,15 @@ class ClusterStore:
             return query.parse(answer)
 
         try:
-            asked = replace(
-                query, parse=parse, limit_seconds=limit_seconds, max_age_seconds=max_age_seconds
+            parsed = await self._queries.run_query(
+                replace(
+                    query,
+                    parse=parse,
+                    limit_seconds=limit_seconds,
+                    max_age_seconds=max_age_seconds,
+                ),
+                times=times,
             )
-            parsed = await self._queries.run_query(asked, times=times)
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MAX_PATIENCE)
