@@ -9,8 +9,10 @@ import contextlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, tzinfo
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -56,7 +58,7 @@ from hpcdash.services.state.folders import (
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME, Launches
-from hpcdash.transport.base import Prompter, Transport
+from hpcdash.transport.base import BrokerUse, Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
 
 # RFC 9110, field names and values; what a request itself depends on is ours.
@@ -67,6 +69,8 @@ EMBEDDED = "local"
 # It queries only this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
+# How long a connection waits for the next program.
+_KEEP_SECONDS = 600.0
 _NEXT_STEP = (
     f"Use {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
     f"{' or '.join(json.dumps(name) for name in ON_LOGIN_NODES)} in the cluster's table."
@@ -235,10 +239,27 @@ def default_cluster_note(choice: ClusterChoice, settings: Settings) -> str:
     )
 
 
-def connection_pool(prompter: Prompter) -> ConnectionPool:
+def broker_use(choice: ClusterChoice, settings: Settings) -> BrokerUse | None:
+    """Return the use of the broker by a program; None where it connects by itself."""
+    if choice.no_broker or not settings.connection.broker:
+        return None
+    is_read_only = choice.read_only or settings.read_only
+    program = choice.program or Path(sys.argv[0]).name
+    return BrokerUse(program, is_read_only, broker_keep_seconds(settings))
+
+
+def broker_keep_seconds(settings: Settings) -> float:
+    """Return how long the broker lives after its last client."""
+    if settings.connection.keep is not None:
+        return settings.connection.keep
+    # A login node is no place for processes that nobody uses.
+    return 0.0 if "SSH_CONNECTION" in os.environ or local_schedulers() else _KEEP_SECONDS
+
+
+def connection_pool(prompter: Prompter, use: BrokerUse | None = None) -> ConnectionPool:
     """The transports of one run; clusters behind one login node share its connection.
 
-    Imported when first used.
+    Imported when first used. With `use`, connections over ssh are the broker's.
     """
 
     def local(_destination: str, path: str) -> Transport:
@@ -257,12 +278,20 @@ def connection_pool(prompter: Prompter) -> ConnectionPool:
         first, *others = destination.split("\n")
         return SshTransport(first, prompter, path=path, other_logins=others)
 
+    def broker(destination: str, path: str) -> Transport:
+        from hpcdash.transport.broker import BrokerTransport
+
+        assert use is not None
+        alone = partial(ssh, destination, "")
+        return BrokerTransport(destination.split("\n"), prompter, use, alone, path=path)
+
     def openssh(destination: str, path: str) -> Transport:
         from hpcdash.transport.openssh import OpenSshTransport
 
         return OpenSshTransport(destination, path=path)
 
-    return ConnectionPool({"local": local, "ssh": ssh, "openssh": openssh})
+    shared = ssh if use is None else broker
+    return ConnectionPool({"local": local, "ssh": shared, "own ssh": ssh, "openssh": openssh})
 
 
 def _transport(
@@ -277,7 +306,8 @@ def _transport(
     from hpcdash.transport.http import HttpTransport
     from hpcdash.transport.ssh import SshTransport
 
-    login = pool.transport("ssh", str(cluster.ssh)) if cluster.ssh else None
+    # Requests need more than commands of the connection.
+    login = pool.transport("own ssh", str(cluster.ssh)) if cluster.ssh else None
     return HttpTransport(
         cluster.url,
         headers=_headers(cluster),

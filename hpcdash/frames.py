@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import broker_use, build_session, chosen_clusters, connection_pool
 from hpcdash.config.destination import ClusterChoice
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
@@ -184,10 +184,13 @@ def listed_frame(kind: Kind, rows: pa.Table) -> pd.DataFrame:
 
 def _on(cluster: str, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
     """Return the result of work on a cluster, and close the connection."""
-    chosen = chosen_clusters(ClusterChoice(cluster=cluster or None), load_settings(None))[0]
+    settings = load_settings(None)
+    choice = ClusterChoice(cluster=cluster or None)
+    chosen = chosen_clusters(choice, settings)[0]
 
     async def run() -> T:
-        session = build_session(chosen, connection_pool(TerminalPrompter()))
+        pool = connection_pool(TerminalPrompter(), broker_use(choice, settings))
+        session = build_session(chosen, pool)
         try:
             return await work(session)
         finally:

@@ -50,6 +50,8 @@ class Answer(Protocol):
     def truncated(self) -> bool: ...
     @property
     def answer_seconds(self) -> float | None: ...
+    @property
+    def age_seconds(self) -> float: ...
 
 
 def decoded(raw: bytes) -> str:
@@ -78,6 +80,7 @@ class AnswerPart(Struct, frozen=True):
     truncated: bool = False
     status: int = 0
     answer_seconds: float | None = None
+    age_seconds: float = 0.0
 
 
 class Query(Struct, Generic[T_co], frozen=True):
@@ -88,6 +91,9 @@ class Query(Struct, Generic[T_co], frozen=True):
 
     `command` is what a person would have called, where `argv` is a script around it. A command that
     prints more than `cap_bytes` is ended.
+
+    Other programs of the same person may have had it answered `max_age_seconds` ago, if nothing was
+    done since, or even then if it `outlives_actions`; 0 for an answer of one's own.
     """
 
     argv: tuple[str, ...]
@@ -96,6 +102,8 @@ class Query(Struct, Generic[T_co], frozen=True):
     command: tuple[str, ...] = ()
     cap_bytes: int = LIST_BYTES
     commands: Callable[[Any], int] = one_command
+    max_age_seconds: float = 0.0
+    outlives_actions: bool = False
 
 
 # How much of a rejected row is shown, and how many lines that are not rows.

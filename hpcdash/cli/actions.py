@@ -406,7 +406,7 @@ async def _settle_moves(common: CommonOptions, session: ClusterSession) -> list[
     others = [
         settings.clusters[name] for name in names - {session.name} if name in settings.clusters
     ]
-    async with open_sessions(others, settings) as sessions:
+    async with open_sessions(others, settings, common) as sessions:
         for one in sessions:
             await one.store.resolve_backend()
         by_name = {one.name: one for one in (*sessions, session)}

@@ -142,7 +142,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     # Check that the file is writable before prompting for a password.
     settings = write_cluster(path, name, fields, only_check=True)
     try:
-        backend, text = run_async(_try_cluster(settings.clusters[name], settings))
+        backend, text = run_async(_try_cluster(settings.clusters[name], settings, common))
         print(visible(text))
     except HpcdashError as error:
         if not force:
@@ -158,12 +158,14 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     print(f"open it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
 
 
-async def _try_cluster(cluster: ClusterSettings, settings: Settings) -> tuple[str, str]:
+async def _try_cluster(
+    cluster: ClusterSettings, settings: Settings, common: CommonOptions
+) -> tuple[str, str]:
     """Return the backend found, and a description of the cluster: user and number of nodes.
 
     Raises the error of the trial.
     """
-    async with open_sessions([cluster], settings) as [session]:
+    async with open_sessions([cluster], settings, common) as [session]:
         probe = await session.store.open()
         nodes = (await session.store.fetch(Kind.NODES)).table.num_rows
     backend = session.store.backend

@@ -53,6 +53,12 @@ _ROW_FORMAT = _format_option("table", "json", "csv")
 _MINE = click.option(
     "--mine/--all", "mine", default=True, help="Your own jobs (the default), or everyone's."
 )
+_MAX_AGE = click.option(
+    "--max-age",
+    "max_age",
+    metavar="DURATION",
+    help="Accept what another window got so recently: 15s, 1m [default: 2s]",
+)
 _ALL_CLUSTERS = click.option(
     "--all-clusters", "everywhere", is_flag=True, help="Jobs on all configured clusters."
 )
@@ -63,15 +69,17 @@ _TABLE_OPTIONS = {
         _FILTER,
         _MINE,
         _ALL_CLUSTERS,
+        _MAX_AGE,
         _ROW_FORMAT,
     ),
-    "nodes": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
-    "queues": (_FILTER, _ALWAYS_ALL, _ROW_FORMAT),
+    "nodes": (_FILTER, _ALWAYS_ALL, _MAX_AGE, _ROW_FORMAT),
+    "queues": (_FILTER, _ALWAYS_ALL, _MAX_AGE, _ROW_FORMAT),
     "shares": (
         click.option(
             "--all", "mine", flag_value=False, default=True, help="All accounts, not only yours."
         ),
         _FILTER,
+        _MAX_AGE,
         _ROW_FORMAT,
     ),
 }
@@ -79,11 +87,13 @@ _TABLE_OPTIONS = {
 
 def _table_command(spec: TableSpec) -> click.Command:
     @click.command(spec.name, help=spec.summary)
-    @_options(*_TABLE_OPTIONS.get(spec.name, (_FILTER, _ROW_FORMAT)))
+    @_options(*_TABLE_OPTIONS.get(spec.name, (_FILTER, _MAX_AGE, _ROW_FORMAT)))
     @common_options
     def command(common: CommonOptions, everywhere: bool = False, **given: Any) -> None:
-        from hpcdash.cli.jobs import run_everywhere, run_table
+        from hpcdash.cli.jobs import parse_age, run_everywhere, run_table
         from hpcdash.domain.tables import ALL_JOBS
+
+        given["max_age_seconds"] = parse_age(given.pop("max_age"))
 
         if everywhere:
             run_everywhere(common, ALL_JOBS, **given)
@@ -135,6 +145,7 @@ def _runs_options(since: str) -> Decorator:
 @click.command()
 @_runs_options("7d")
 @_ALL_CLUSTERS
+@_MAX_AGE
 @_ROW_FORMAT
 @common_options
 def history(
@@ -143,22 +154,24 @@ def history(
     mine: bool,
     form: str,
     everywhere: bool,
+    max_age: str | None,
     **given: str,
 ) -> None:
     """List ended jobs of the last 7 days, or those that were active in a span."""
     from hpcdash.cli.history import HistoryOptions, run_history, run_history_everywhere
-    from hpcdash.cli.jobs import run_everywhere, run_table
+    from hpcdash.cli.jobs import parse_age, run_everywhere, run_table
     from hpcdash.domain.tables import ALL_HISTORY
 
     options = HistoryOptions(**given)
-    if everywhere and options.is_plain:
-        run_everywhere(common, ALL_HISTORY, expression=expression, mine=mine, form=form)
-    elif everywhere:
-        run_history_everywhere(common, options, expression=expression, mine=mine, form=form)
-    elif options.is_plain:
-        run_table(common, "history", expression=expression, mine=mine, form=form)
+    shown: dict[str, Any] = {"expression": expression, "mine": mine, "form": form}
+    if not options.is_plain:
+        (run_history_everywhere if everywhere else run_history)(common, options, **shown)
+        return
+    max_age_seconds = parse_age(max_age)
+    if everywhere:
+        run_everywhere(common, ALL_HISTORY, max_age_seconds=max_age_seconds, **shown)
     else:
-        run_history(common, options, expression=expression, mine=mine, form=form)
+        run_table(common, "history", max_age_seconds=max_age_seconds, **shown)
 
 
 @click.command()
@@ -1419,6 +1432,37 @@ def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | N
     run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
 
 
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@common_options
+@click.pass_context
+def broker(context: click.Context, common: CommonOptions) -> None:
+    """Start the background process that shares one login and its queries among your windows.
+
+    With broker = true in [connection], the first program that connects over ssh starts it.
+    """
+    if context.invoked_subcommand is None:
+        from hpcdash.cli.broker import run_start
+
+        run_start(common)
+
+
+@broker.command("status")
+@_FORMAT
+def broker_status(form: str) -> None:
+    """Show its connections and the programs that use them."""
+    from hpcdash.cli.broker import run_status
+
+    run_status(form)
+
+
+@broker.command("stop")
+def broker_stop() -> None:
+    """End it and its connections; commands that are running there end too."""
+    from hpcdash.cli.broker import run_stop
+
+    run_stop()
+
+
 @click.group(cls=CommandGroup)
 def config() -> None:
     """Check the configuration file, or print an example."""
@@ -1495,6 +1539,7 @@ def show_agent_help() -> None:
 SETUP_COMMANDS: tuple[click.Command, ...] = (
     doctor,
     clusters,
+    broker,
     config,
     completion,
     show_help,

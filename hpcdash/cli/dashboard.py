@@ -22,6 +22,7 @@ import platformdirs
 from msgspec.structs import replace
 
 from hpcdash.assembly import (
+    broker_use,
     build_replay,
     build_session,
     chosen_clusters,
@@ -93,11 +94,8 @@ def run_dashboard(
         return
     prompter = UiPrompter()
     notice = default_cluster_note(common, settings)
-    leave_app(
-        asyncio.run(
-            open_dashboard(common, settings, connection_pool(prompter), prompter, notice=notice)
-        )
-    )
+    pool = connection_pool(prompter, broker_use(common, settings))
+    leave_app(asyncio.run(open_dashboard(common, settings, pool, prompter, notice=notice)))
 
 
 async def open_dashboard(

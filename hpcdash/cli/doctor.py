@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from hpcdash import __version__
-from hpcdash.assembly import EMBEDDED, chosen_clusters
+from hpcdash.assembly import EMBEDDED, broker_use, chosen_clusters
 from hpcdash.backends.base import Capability
 from hpcdash.cli.clusters import proposed_clusters
 from hpcdash.cli.ending import run_async
@@ -84,8 +84,10 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     ]
 
     async def inspect() -> bool:
-        async with open_sessions([cluster], settings) as [session]:
+        async with open_sessions([cluster], settings, common) as [session]:
             is_reached = await check_cluster(session.store, checks.append)
+            if broker_use(common, settings) is not None and cluster.transport == "ssh":
+                checks.append(await _broker_check(session.store.transport))
             if is_reached:
                 with contextlib.suppress(HpcdashError):
                     await fetch_site_clusters(session.store)
@@ -116,6 +118,20 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         sys.exit(EXIT_UNREACHABLE)
     if not all(check.ok for check in checks):
         sys.exit(EXIT_REFUSED)
+
+
+async def _broker_check(transport: Transport) -> Check:
+    """Check that the connection is the broker's, and count the programs that share it."""
+    from hpcdash.transport.broker import BrokerTransport, inquire
+
+    alone_because = transport.alone_because if isinstance(transport, BrokerTransport) else ""
+    state = None if alone_because else await inquire()
+    if state is None:
+        step = "This program has a connection of its own. hpcdash broker stop ends the broker."
+        return Check("broker", False, alone_because or "not running", step)
+    clients = sum(len(connection.clients) for connection in state.connections)
+    detail = f"pid {state.pid}, {counted(len(state.connections), 'connection')}, "
+    return Check("broker", True, detail + counted(clients, "program"))
 
 
 def _terminal_check() -> Check:

@@ -46,6 +46,7 @@ GROUPS = {
     "Set up": (
         "doctor",
         "clusters",
+        "broker",
         "config",
         "completion",
         "sudoers",
@@ -134,6 +135,7 @@ EXAMPLES = {
     "cron": ("cron --install --watch --every 15m", "cron --status"),
     "doctor": ("doctor", "doctor --cluster juno"),
     "clusters": ("clusters", "clusters add juno --ssh me@login.example.org"),
+    "broker": ("broker status", "broker stop"),
     "config": ("config example > ~/.config/hpcdash/config.toml", "config check"),
     "completion": ("completion bash --install",),
     "sudoers": ("sudoers --account launcher --group hpcusers --storage-root /work",),

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
-from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import broker_use, build_session, chosen_clusters, connection_pool
 from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import print_rows, write_json
 from hpcdash.cli.terminal import print_json, print_notes, print_text, stdout
+from hpcdash.config.destination import ClusterChoice
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain import query
@@ -30,10 +31,10 @@ from hpcdash.domain.spans import LOCAL_ZONE
 from hpcdash.domain.tables import ALL_HISTORY, HISTORY, TABLES, Kind, TableSpec
 from hpcdash.domain.tables import JOBS as JOBS_TABLE
 from hpcdash.domain.text import counted, visible
-from hpcdash.domain.units import format_age
-from hpcdash.errors import HpcdashError
+from hpcdash.domain.units import format_age, parse_duration
+from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Snapshot
-from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.cluster.store import PERSONS_TIMES, RECENT_SECONDS, ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
 from hpcdash.transport.prompter import TerminalPrompter
@@ -60,7 +61,7 @@ def with_session(
     clusters = chosen_clusters(common, settings)[:1]
 
     async def run() -> T:
-        async with open_sessions(clusters, settings) as [session]:
+        async with open_sessions(clusters, settings, common) as [session]:
             try:
                 await session.store.resolve_backend()
                 done = await work(session)
@@ -79,10 +80,10 @@ def with_session(
 
 @asynccontextmanager
 async def open_sessions(
-    clusters: Sequence[ClusterSettings], settings: Settings
+    clusters: Sequence[ClusterSettings], settings: Settings, choice: ClusterChoice
 ) -> AsyncIterator[list[ClusterSession]]:
     """Build the sessions of clusters over shared connections, and close them at the end."""
-    pool = connection_pool(TerminalPrompter())
+    pool = connection_pool(TerminalPrompter(), broker_use(choice, settings))
     sessions = [build_session(cluster, pool, share=settings.share) for cluster in clusters]
     try:
         yield sessions
@@ -103,17 +104,31 @@ async def _remove_finished_folders(session: ClusterSession) -> None:
         print_notes(*notes)
 
 
-async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
+def parse_age(text: str | None) -> float:
+    """Parse the age of --max-age in seconds; raises UsageError."""
+    if text is None:
+        return RECENT_SECONDS
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--max-age: {error}", "Use 15s or 1m.") from None
+    if seconds is None:
+        raise UsageError(f"--max-age: {text!r} is not an age", "Use 15s or 1m.")
+    return seconds
+
+
+async def _fetch(store: ClusterStore, kind: Kind, max_age_seconds: float) -> Snapshot:
     """Fetch a table; for nodes and queues also the whole queue, to count their jobs."""
     if kind is Kind.LIMITS:
         from hpcdash.services.usage.limits import fetch_limits
 
         return await fetch_limits(store, print_notes)
     if kind not in (Kind.NODES, Kind.QUEUES):
-        return await store.fetch(kind)
-    counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
+        return await store.fetch(kind, max_age_seconds, times=PERSONS_TIMES)
+    everyone = store.fetch(Kind.EVERYONE, max_age_seconds, times=PERSONS_TIMES)
+    counting = asyncio.create_task(everyone)
     try:
-        await store.fetch(kind)
+        await store.fetch(kind, max_age_seconds, times=PERSONS_TIMES)
     except HpcdashError:
         counting.cancel()
         raise
@@ -142,16 +157,25 @@ async def _lacks_account(store: ClusterStore) -> bool:
 
 
 def run_table(
-    common: CommonOptions, name: str, *, expression: str, form: str, mine: bool = True
+    common: CommonOptions,
+    name: str,
+    *,
+    expression: str,
+    form: str,
+    mine: bool = True,
+    max_age_seconds: float = RECENT_SECONDS,
 ) -> None:
-    """Print the rows of a table as text, JSON or CSV."""
+    """Print the rows of a table as text, JSON or CSV.
+
+    Another program's table is as good if it is no older than `max_age_seconds`.
+    """
     spec = TABLES[name]
     kind = spec.kind(everyone=not mine)
     requested = parse_filter(expression, kind)
 
     async def work(session: ClusterSession) -> tuple[Snapshot, ClusterSession, bool]:
         store = session.store
-        snapshot = await _fetch(store, kind)
+        snapshot = await _fetch(store, kind, max_age_seconds)
         if name == "shares" and mine:
             own = snapshot.table.filter(snapshot.table["_on_own_path"])
             snapshot = replace(snapshot, table=own)
@@ -167,14 +191,27 @@ def run_table(
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
     warn_rejected(snapshot.rejected)
+    _warn_age(session.store.answer_ages.get(kind, 0.0))
     print_table(spec, replace(snapshot, table=table), form, session)
     if form == "table" and not table.num_rows and not lacks_account:
         text = format_empty(spec, mine=mine, all_rows=snapshot.table.num_rows)
         print(text, file=sys.stderr)
 
 
+def _warn_age(seconds: float) -> None:
+    """Print a table's age to a terminal, if another program had it."""
+    if seconds >= 1 and sys.stderr.isatty() and sys.stdout.isatty():
+        print_notes(f"as of {format_age(seconds)} ago, from another window; --max-age 0 for now")
+
+
 def run_everywhere(
-    common: CommonOptions, spec: TableSpec, *, expression: str, form: str, mine: bool
+    common: CommonOptions,
+    spec: TableSpec,
+    *,
+    expression: str,
+    form: str,
+    mine: bool,
+    max_age_seconds: float = RECENT_SECONDS,
 ) -> None:
     """Print the jobs of all configured clusters as one table: ALL_JOBS or ALL_HISTORY.
 
@@ -187,7 +224,7 @@ def run_everywhere(
     kind = source.kind(everyone=not mine)
 
     async def fetch(sessions: Sequence[ClusterSession]) -> list[ClusterJobs]:
-        return await fetch_everywhere(sessions, kind)
+        return await fetch_everywhere(sessions, kind, max_age_seconds)
 
     answers = on_all_clusters(common, fetch)
     now = max(answer.session.store.clock.now() for answer in answers)
@@ -218,7 +255,7 @@ def on_all_clusters(
     clusters = chosen_clusters(common, settings)
 
     async def run() -> T:
-        async with open_sessions(clusters, settings) as sessions:
+        async with open_sessions(clusters, settings, common) as sessions:
             return await work(sessions)
 
     return run_async(run())

@@ -51,7 +51,7 @@ def run_move_command(
         chosen += chosen_clusters(ClusterChoice(cluster=target), settings)
 
     async def work() -> tuple[MovePlan, MoveResult | None]:
-        async with open_sessions(chosen, settings) as sessions:
+        async with open_sessions(chosen, settings, common) as sessions:
             return await _move(common, sessions, job_id, destination, dry_run=dry_run)
 
     planned, result = run_async(work())

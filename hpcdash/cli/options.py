@@ -87,6 +87,9 @@ def common_options(function: F) -> F:
         common_option(
             "--read-only", is_flag=True, help="Refuse every action that changes something."
         ),
+        common_option(
+            "--no-broker", is_flag=True, help="Connect by itself, not through the broker."
+        ),
         common_option("--debug", is_flag=True, help="Write tracebacks to the log file."),
     ]
 
@@ -99,7 +102,8 @@ def common_options(function: F) -> F:
                     f"--{name} and --backend {given['backend']} cannot be used together"
                 )
             given["backend"] = name if given["url"] else given["backend"]
-        own = CommonOptions(**{name: given.pop(name) for name in CommonOptions.__struct_fields__})
+        names = [name for name in CommonOptions.__struct_fields__ if name != "program"]
+        own = CommonOptions(program=_program(context), **{name: given.pop(name) for name in names})
         common = own.over(context.obj) if isinstance(context.obj, CommonOptions) else own
         common.check()
         common = _on_named_cluster(common, given)
@@ -135,6 +139,15 @@ def _on_named_cluster(common: CommonOptions, given: dict[str, Any]) -> CommonOpt
         )
     given.update({"jobs": plain} if several else {"job": plain[0]})
     return replace(common, cluster=name or None)
+
+
+def _program(context: click.Context) -> str:
+    """Return how a person calls a command, without its arguments: hpcdash clusters add."""
+    parts = []
+    while context.parent is not None:
+        parts.append(context.info_name or "")
+        context = context.parent
+    return " ".join(["hpcdash", *reversed(parts)])
 
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]

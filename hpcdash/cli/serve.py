@@ -113,7 +113,7 @@ def _run_api(
     is_read_only = common.read_only or settings.read_only
 
     async def serve(listening: socket.socket, address: str) -> None:
-        async with open_sessions(clusters, settings) as [session]:
+        async with open_sessions(clusters, settings, common) as [session]:
             # A login may need a person, who is present now.
             await session.store.open(force=True)
             report = partial(_report, has_log=common.debug)
@@ -162,6 +162,7 @@ def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str,
         "--yes": common.yes,
         "--debug": common.debug,
         "--read-only": not allow_actions,
+        "--no-broker": common.no_broker,
     }
     argv += [name for name, is_set in flags.items() if is_set]
     return tuple(argv)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import broker_use, build_session, chosen_clusters, connection_pool
 from hpcdash.backends.script.cron import (
     CronJob,
     interval_label,
@@ -95,7 +95,7 @@ def run_watch(
     if trial:
         _send_trial(notifiers, dry_run=dry_run)
         return
-    pool = connection_pool(TerminalPrompter())
+    pool = connection_pool(TerminalPrompter(), broker_use(common, settings))
     sessions = [
         build_session(cluster, pool, share=settings.share)
         for cluster in chosen_clusters(common, settings)

@@ -69,7 +69,7 @@ def run_where(
     clusters = chosen_clusters(common, settings)
 
     async def work() -> tuple[PlaceAnswer, Sequence[ClusterSession]]:
-        async with open_sessions(clusters, settings) as sessions:
+        async with open_sessions(clusters, settings, common) as sessions:
             shape = read_shape(common, source, like, options, clusters[0].user)
             if like:
                 job_id, name = split_cluster(like, clusters)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from hpcdash.assembly import (
     EMBEDDED,
+    broker_use,
     build_session,
     chosen_clusters,
     connection_pool,
@@ -123,7 +124,8 @@ async def _connect(
         common = replace(common, cluster=name)
     chosen = chosen_clusters(common, settings)[0]
     defaults = merged(_read_defaults(file), options)
-    session = build_session(chosen, connection_pool(TerminalPrompter()), share=settings.share)
+    pool = connection_pool(TerminalPrompter(), broker_use(common, settings))
+    session = build_session(chosen, pool, share=settings.share)
     try:
         await session.store.open(force=True)
     except BaseException:

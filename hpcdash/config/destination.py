@@ -70,7 +70,10 @@ def _parse_port(text: str) -> int:
 
 
 class ClusterChoice(Struct, frozen=True):
-    """Cluster and connection that a person chooses; None and False: not given."""
+    """Cluster and connection that a person chooses; None and False: not given.
+
+    `program` names the program in prompts, as in `hpcdash jobs`.
+    """
 
     cluster: str | None = None
     ssh: str | None = None
@@ -79,3 +82,5 @@ class ClusterChoice(Struct, frozen=True):
     backend: str | None = None
     config: Path | None = None
     read_only: bool = False
+    no_broker: bool = False
+    program: str = ""

@@ -60,6 +60,13 @@ class PollSettings(Struct, frozen=True):
     ] = 0.1
 
 
+class ConnectionSettings(Struct, frozen=True):
+    """[connection]: the broker of ssh connections; `keep` None: ten minutes, or 0 on a cluster."""
+
+    broker: Flag = False
+    keep: Annotated[float | None, values.seconds_in_range(0, 86_400)] = None
+
+
 class EmbeddedSettings(Struct, frozen=True):
     """[embedded]: resources of this machine's embedded queue; None: detected."""
 
@@ -210,6 +217,7 @@ class Settings(Struct, frozen=True):
     theme: Text = DEFAULT_THEME
     read_only: Flag = False
     poll: PollSettings = PollSettings()
+    connection: ConnectionSettings = ConnectionSettings()
     keys: Mapping[str, Annotated[str, values.key_presses]] = {}
     aliases: Mapping[Annotated[str, _alias_name], Annotated[str, values.line(_alias)]] = {}
     filters: Mapping[FilterName, Filter] = {}

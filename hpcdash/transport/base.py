@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -26,7 +26,7 @@ class CommandResult(Struct, frozen=True):
     `truncated`: it wrote more than the cap and was stopped. `is_copy`: it read a local copy and did
     not query the cluster. `answer_seconds` is the time until the first byte of output beyond
     HEAD_BYTES, or until its end: the scheduler's time, independent of the connection's; None if it
-    was not measured.
+    was not measured. `age_seconds`: another client of the broker had it run so long ago.
     """
 
     argv: tuple[str, ...]
@@ -37,6 +37,7 @@ class CommandResult(Struct, frozen=True):
     truncated: bool = False
     is_copy: bool = False
     answer_seconds: float | None = None
+    age_seconds: float = 0.0
 
 
 class PromptField(Struct, frozen=True):
@@ -49,7 +50,8 @@ class PromptField(Struct, frozen=True):
 class Prompt(Struct, frozen=True):
     """Prompt of a login node: `hop` is user@host[:port], the rest its own (hostile) text.
 
-    `message` is its output since its last prompt, which has been shown already.
+    `message` is its output since its last prompt, which has been shown already. `requester` is
+    the program of one's own that the login is for, where that may be another one.
     """
 
     hop: str
@@ -57,15 +59,17 @@ class Prompt(Struct, frozen=True):
     instructions: str
     fields: tuple[PromptField, ...]
     message: str = ""
+    requester: str = ""
 
 
 class HostKeyQuestion(Struct, frozen=True):
-    """An unknown host's key: `fingerprint` in OpenSSH's SHA256:… form."""
+    """An unknown host's key: `fingerprint` in OpenSSH's SHA256:… form; `requester` as in Prompt."""
 
     hop: str
     algorithm: str
     fingerprint: str
     known_hosts_path: str
+    requester: str = ""
 
 
 class Prompter(Protocol):
@@ -144,6 +148,26 @@ class Health(Struct):
         self.connected_at = time.time() if state == "connected" else None
 
 
+class BrokerUse(Struct, frozen=True):
+    """Use of the broker by a program, which `command` names in prompts and in `status`."""
+
+    command: str
+    is_read_only: bool
+    keep_seconds: float
+
+
+class Sharing(Struct, frozen=True):
+    """Whose answer a query may have: any that is `max_age_seconds` old and newer than the last
+    action, or than none if it `outlives_actions`.
+
+    A new command is refused if there were `commands_per_minute` in the last minute.
+    """
+
+    max_age_seconds: float
+    outlives_actions: bool
+    commands_per_minute: int
+
+
 class Transport(Protocol):
     """One cluster's login node, this machine, or a recording."""
 
@@ -211,4 +235,35 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close the connection, and end everything of ours on the other side."""
+        ...
+
+
+@runtime_checkable
+class SharedTransport(Transport, Protocol):
+    """A transport whose other end several programs use, which share the answers of queries."""
+
+    async def query(
+        self,
+        argv: tuple[str, ...],
+        *,
+        limit_seconds: float,
+        cap_bytes: int,
+        sharing: Sharing,
+    ) -> CommandResult:
+        """Run a query, or return a recent answer to an equal one, with its age.
+
+        Raises RateLimited, and the errors of `run`.
+        """
+        ...
+
+    async def act(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None,
+        limit_seconds: float,
+        cap_bytes: int,
+        on_output: OnOutput | None,
+    ) -> CommandResult:
+        """Run a command that changes something, like `run`; no older answer is shared from now on."""
         ...

@@ -56,7 +56,7 @@ class TerminalPrompter:
                     return False
                 _write(
                     terminal,
-                    f"Unknown host {visible(question.hop)}.\n",
+                    f"Unknown host {visible(question.hop)}{_requester(question)}.\n",
                     f"Its {visible(question.algorithm)} key fingerprint is "
                     f"{visible(question.fingerprint)}\n",
                     f"Trust it and store it in {visible(question.known_hosts_path)}? [yes/no] ",
@@ -65,8 +65,12 @@ class TerminalPrompter:
                 return answer.strip().lower() in ("yes", "y")
 
 
+def _requester(asked: Prompt | HostKeyQuestion) -> str:
+    return f", for {visible(asked.requester)}" if asked.requester else ""
+
+
 async def _read_answers(terminal: int, prompt: Prompt) -> list[str] | None:
-    _write(terminal, f"{visible(prompt.hop)} asks\n")
+    _write(terminal, f"{visible(prompt.hop)} asks{_requester(prompt)}\n")
     for line in f"{prompt.title}\n{prompt.instructions}".splitlines():
         if line.strip():
             _write(terminal, f"{visible(line)}\n")

@@ -34,9 +34,7 @@ from hpcdash.transport.base import (
     CommandResult,
     Health,
     OnOutput,
-    Pipe,
     Prompter,
-    Stream,
 )
 from hpcdash.transport.local import timed_out
 from hpcdash.transport.shell import (
@@ -163,19 +161,20 @@ class SshTransport:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
-        environment: dict[str, str] | None = None,
+        environment: RemoteEnvironment | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run.
 
-        `environment` replaces the transport's own variables.
+        `environment` replaces the transport's own variables and PATH.
         """
         from hpcdash.transport.ssh_session import RunSession
 
+        environment = environment or self._environment
         command = remote_command(
             argv,
             limit_seconds=limit_seconds,
-            environment=self._environment.variables if environment is None else environment,
-            path=self._environment.path,
+            environment=environment.variables,
+            path=environment.path,
             stdin_bytes=None if stdin is None else len(stdin),
         )
         connection = await self._require_connection()
@@ -239,25 +238,37 @@ class SshTransport:
             answer_seconds=session.answer_seconds,
         )
 
-    def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
-        """Run a command and stream its output; leaving the context ends the command."""
-        return self._stream(argv)
+    def stream(
+        self, argv: tuple[str, ...], environment: RemoteEnvironment | None = None
+    ) -> AbstractAsyncContextManager[SshStream]:
+        """Run a command and stream its output; leaving the context ends the command.
 
-    def open_pipe(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Pipe]:
-        """Run a command with an open stdin; see Transport.open_pipe."""
-        return self._stream(argv, is_pipe=True)
+        `environment` is as in `run`.
+        """
+        return self._stream(argv, environment)
+
+    def open_pipe(
+        self, argv: tuple[str, ...], environment: RemoteEnvironment | None = None
+    ) -> AbstractAsyncContextManager[SshStream]:
+        """Run a command with an open stdin; see Transport.open_pipe. `environment` is as in `run`."""
+        return self._stream(argv, environment, is_pipe=True)
 
     @asynccontextmanager
     async def _stream(
-        self, argv: tuple[str, ...], *, is_pipe: bool = False
+        self,
+        argv: tuple[str, ...],
+        environment: RemoteEnvironment | None,
+        *,
+        is_pipe: bool = False,
     ) -> AsyncIterator[SshStream]:
         from hpcdash.transport.ssh_session import StreamSession
 
+        environment = environment or self._environment
         command = remote_command(
             argv,
             limit_seconds=STREAM_LIMIT_SECONDS,
-            environment=self._environment.variables,
-            path=self._environment.path,
+            environment=environment.variables,
+            path=environment.path,
             is_pipe=is_pipe,
         )
         program = program_name(argv)
@@ -278,22 +289,30 @@ class SshTransport:
                 session.abort()
 
     async def adopt_login_environment(self) -> bool:
-        return await self._environment.adopt(partial(self.run, environment={}))
+        unset = RemoteEnvironment(None, self._environment.path)
+        return await self._environment.adopt(partial(self.run, environment=unset))
 
     def prepend_path(self, folder: str) -> None:
         self._environment.prepend_path(folder)
 
-    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+    async def interact(
+        self,
+        argv: tuple[str, ...],
+        terminal: Terminal,
+        environment: RemoteEnvironment | None = None,
+    ) -> int | None:
         """Run a command on a person's terminal, in a channel of the open connection.
 
-        See Transport.interact.
+        See Transport.interact; `environment` is as in `run`.
         """
         from hpcdash.transport.ssh_session import TerminalSession
+
+        environment = environment or self._environment
 
         connection = await self._require_connection()
         session = TerminalSession()
         program = program_name(argv)
-        text = interactive_command(argv, self._environment.variables, self._environment.path)
+        text = interactive_command(argv, environment.variables, environment.path)
         try:
             await self._start(
                 connection, text, session, doing=f"running {program}", terminal=terminal
@@ -394,7 +413,7 @@ class SshTransport:
             error = failed
             if not isinstance(failed, _NEEDS_A_PERSON):
                 # Another attempt would prompt the person again.
-                kind = LoginRequired if self._is_attended else NotSent
+                kind = LoginRequired if self.is_attended else NotSent
                 error = kind(failed.message, failed.next_step)
             self._failures += 1
             self._last_error = error
@@ -406,7 +425,7 @@ class SshTransport:
             raise error from failed.__cause__
         except asyncio.CancelledError:
             self.health.set_state("idle")
-            if self._is_attended:
+            if self.is_attended:
                 self._last_error = LoginRequired(
                     f"Logging in to {self.name} was aborted.", _LOG_IN_AGAIN
                 )
@@ -426,7 +445,7 @@ class SshTransport:
             try:
                 return await login.open(self._lost)
             except UnreachableError as failed:
-                if not left or isinstance(failed, _NEEDS_A_PERSON) or self._is_attended:
+                if not left or isinstance(failed, _NEEDS_A_PERSON) or self.is_attended:
                     raise
                 self._logins_in_turn.rotate(-1)
                 self.name = self._logins_in_turn[0]
@@ -448,7 +467,12 @@ class SshTransport:
         return self._login
 
     @property
-    def _is_attended(self) -> bool:
+    def logins(self) -> int:
+        """Logins of late, at most MAX_LOGINS."""
+        return len(self._logins)
+
+    @property
+    def is_attended(self) -> bool:
         """Whether the last login took a person, so that another one must be requested."""
         return self._login is not None and self._login.attended
 
@@ -460,7 +484,7 @@ class SshTransport:
             return
         connection.abort()
         self.health.set_state("lost", reason or "the login node closed the connection")
-        if self._is_attended:
+        if self.is_attended:
             self._last_error = LoginRequired(
                 f"The connection to {self.name} was lost: {self.health.detail}. It is not reopened "
                 "automatically, as you would have to log in.",
@@ -546,7 +570,7 @@ class SshTransport:
         when = "while" if has_started else "before"
         return kind(
             f"The connection to {self.name} was lost {when} {doing}{reason}.",
-            _LOG_IN_AGAIN if self._is_attended else _RECONNECTS,
+            _LOG_IN_AGAIN if self.is_attended else _RECONNECTS,
         )
 
 

@@ -145,9 +145,11 @@ class PromptDialog(Dialog[list[str] | None]):
         super().__init__(f"{visible(prompt.hop)} asks")
         self.prompt = prompt
         # A label and a field take four lines.
-        self.fixed_lines += 4 * len(prompt.fields)
+        self.fixed_lines += 4 * len(prompt.fields) + bool(prompt.requester)
 
     def compose_body(self) -> ComposeResult:
+        if self.prompt.requester:
+            yield PlainStatic(f"For {visible(self.prompt.requester)}", classes="words")
         if message := "\n".join(visible(line) for line in self._own_message()):
             with VerticalScroll(classes="scrolls", can_focus=False):
                 yield PlainStatic(message, classes="words")
@@ -195,8 +197,9 @@ class HostKeyDialog(Dialog[bool]):
 
     def compose_body(self) -> ComposeResult:
         requested = self.question
+        for_whom = f"For {visible(requested.requester)}.\n\n" if requested.requester else ""
         yield PlainStatic(
-            f"Its {visible(requested.algorithm)} key fingerprint is\n\n  "
+            f"{for_whom}Its {visible(requested.algorithm)} key fingerprint is\n\n  "
             f"{visible(requested.fingerprint)}\n\nCompare it with the one your site publishes. "
             f"Trust this key and add it to\n{visible(requested.known_hosts_path)}?",
             classes="words",

@@ -41,3 +41,15 @@ def user() -> str:
     if name is None:
         pytest.skip("no user with bash as login shell")
     return name
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty home, also for sockets, whose paths must be short."""
+    with tempfile.TemporaryDirectory(prefix="hpcdash-run-") as folder:
+        home = Path(folder)
+        (home / ".ssh").mkdir(mode=0o700)
+        monkeypatch.setenv("HOME", folder)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        yield home

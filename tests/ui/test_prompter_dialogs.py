@@ -69,6 +69,14 @@ async def test_both_fields_are_answered_and_the_secret_one_is_never_on_the_scree
         assert pilot.app.main.view_name == "jobs"
 
 
+@pytest.mark.parametrize("question", [TWO_FIELDS, HOST_KEY])
+async def test_the_program_that_a_login_is_for_is_named(
+    question: Prompt | HostKeyQuestion,
+) -> None:
+    async with asked(replace(question, requester="hpcdash jobs (pid 4711)")) as (pilot, _):
+        assert "For hpcdash jobs (pid 4711)" in screen_text(pilot.app)
+
+
 async def test_hostile_words_of_a_login_node_are_made_visible() -> None:
     async with asked(TWO_FIELDS) as (pilot, _):
         shown = screen_text(pilot.app)

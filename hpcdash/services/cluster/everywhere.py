@@ -14,7 +14,7 @@ from hpcdash.domain.schema import ALL_JOBS, JOBS
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
-from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.cluster.store import PERSONS_TIMES, RECENT_SECONDS, ClusterStore
 from hpcdash.services.session import ClusterSession
 
 T = TypeVar("T")
@@ -57,10 +57,15 @@ async def query_clusters(
 
 
 async def fetch_everywhere(
-    sessions: Sequence[ClusterSession], kind: Kind, *, limit_seconds: float = _LIMIT_SECONDS
+    sessions: Sequence[ClusterSession],
+    kind: Kind,
+    max_age_seconds: float = RECENT_SECONDS,
+    *,
+    limit_seconds: float = _LIMIT_SECONDS,
 ) -> list[ClusterJobs]:
     """Fetch each cluster's table of jobs at the same time; an error is in its result."""
-    return await asyncio.gather(*(_fetch(one, kind, limit_seconds) for one in sessions))
+    answers = (_fetch(one, kind, max_age_seconds, limit_seconds) for one in sessions)
+    return await asyncio.gather(*answers)
 
 
 async def within(session: ClusterSession, awaitable: Awaitable[T], limit_seconds: float) -> T:
@@ -78,19 +83,22 @@ async def within(session: ClusterSession, awaitable: Awaitable[T], limit_seconds
     return task.result()
 
 
-async def _fetch(session: ClusterSession, kind: Kind, limit_seconds: float) -> ClusterJobs:
+async def _fetch(
+    session: ClusterSession, kind: Kind, max_age_seconds: float, limit_seconds: float
+) -> ClusterJobs:
     store = session.store
     try:
-        return ClusterJobs(session, await within(session, _fetch_table(store, kind), limit_seconds))
+        fetching = _fetch_table(store, kind, max_age_seconds)
+        return ClusterJobs(session, await within(session, fetching, limit_seconds))
     except HpcdashError as failed:
         error = failed
     store.load_cached((kind,))
     return ClusterJobs(session, store.snapshots.get(kind), error)
 
 
-async def _fetch_table(store: ClusterStore, kind: Kind) -> Snapshot:
+async def _fetch_table(store: ClusterStore, kind: Kind, max_age_seconds: float) -> Snapshot:
     await store.resolve_backend()
-    return await store.fetch(kind)
+    return await store.fetch(kind, max_age_seconds, times=PERSONS_TIMES)
 
 
 def join_runs(tables: Iterable[tuple[str, pa.Table]]) -> pa.Table:

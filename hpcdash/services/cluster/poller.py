@@ -35,6 +35,8 @@ _PASSING_LARGE_SECONDS = 600.0
 # … and one that is known to have changed, as a job of one's own started or ended.
 _PASSING_CHANGED_SECONDS = 30.0
 _LARGE_ANSWER_BYTES = 1_000_000
+# An answer of another window is as good as one's own until it is this part of the interval old.
+_SHARED_PART = 0.75
 # A problem that a person has to settle: retried only when they request it.
 NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
@@ -243,6 +245,10 @@ class Poller:
     async def poll(self, kinds: Iterable[Kind]) -> None:
         """Poll some kinds at once, over parallel channels."""
         kinds = tuple(kinds)
+        ages = {
+            kind: 0.0 if kind in self._due_now else _SHARED_PART * self.interval_seconds(kind)
+            for kind in kinds
+        }
         self._in_flight.update(kinds)
         self._due_now.difference_update(kinds)
         self._changed.difference_update(kinds)
@@ -255,7 +261,7 @@ class Poller:
             await self.store.open(force=force)
             # The time to connect (a person may type a password) is not the controller's.
             self.waiting_for_person = None
-            await asyncio.gather(*(self._poll_one(kind) for kind in kinds))
+            await asyncio.gather(*(self._poll_one(kind, ages[kind]) for kind in kinds))
         except HpcdashError as error:
             for kind in kinds:
                 self._failed(kind, error, began)
@@ -287,13 +293,13 @@ class Poller:
         if isinstance(error, NEEDS_A_PERSON):
             self.waiting_for_person = error
 
-    async def _poll_one(self, kind: Kind) -> None:
+    async def _poll_one(self, kind: Kind, max_age_seconds: float) -> None:
         schedule = self._schedules[kind]
         began = self._sent_at[kind] = self._monotonic()
         known = self.store.snapshots.get(kind)
         sent = count_sent()
         try:
-            await self.store.fetch(kind)
+            await self.store.fetch(kind, max_age_seconds)
         except HpcdashError as error:
             self._failed(kind, error, began)
         else:
@@ -303,7 +309,8 @@ class Poller:
             schedule.is_quiet = takes_several and await asyncio.to_thread(
                 _is_same, known, self.store.snapshots[kind]
             )
-            schedule.queried_at = self._monotonic()
+            # Windows that share an answer need the next one at the same time.
+            schedule.queried_at = self._monotonic() - self.store.answer_ages.get(kind, 0.0)
             schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.queried_at - began)
         finally:
             self._sent_at.pop(kind, None)

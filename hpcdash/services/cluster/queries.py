@@ -27,7 +27,13 @@ from hpcdash.errors import (
     RateLimited,
     UnreadableOutput,
 )
-from hpcdash.transport.base import OnOutput, Transport
+from hpcdash.transport.base import (
+    CommandResult,
+    OnOutput,
+    SharedTransport,
+    Sharing,
+    Transport,
+)
 
 T = TypeVar("T")
 # The command that raised one of these never left this machine.
@@ -38,6 +44,9 @@ WINDOW_SECONDS = 60.0
 _LEFT_FOR_QUERIES = 2
 _MIN_READS_SHARE = 0.25
 
+
+# A scheduler's version and configuration change rarely.
+_PROBE_AGE_SECONDS = 600.0
 
 # When each command of the present task, and of tasks it starts, was sent; None if they are not
 # counted.
@@ -140,10 +149,8 @@ class QueryRunner:
             )
         self._cluster.budget.spend()
         try:
-            completed = await self._cluster.transport.run(
-                query.argv, limit_seconds=query.limit_seconds, cap_bytes=query.cap_bytes
-            )
-        except NEVER_SENT:
+            completed = await self._send(query, times)
+        except (*NEVER_SENT, RateLimited):
             self._cluster.budget.refund()
             raise
         except CommandTimedOut as error:
@@ -173,13 +180,27 @@ class QueryRunner:
                 self._cluster.budget.spend()
         return answer
 
+    async def _send(self, query: Query[T], times: int) -> CommandResult:
+        transport = self._cluster.transport
+        limit, cap = query.limit_seconds, query.cap_bytes
+        if not isinstance(transport, SharedTransport):
+            return await transport.run(query.argv, limit_seconds=limit, cap_bytes=cap)
+        sharing = Sharing(
+            query.max_age_seconds, query.outlives_actions, times * self._cluster.budget.ceiling
+        )
+        return await transport.query(
+            query.argv, limit_seconds=limit, cap_bytes=cap, sharing=sharing
+        )
+
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and regardless of the ceiling; raises the
         transport's errors.
         """
         self._cluster.budget.spend()
         try:
-            completed = await self._cluster.transport.run(
+            transport = self._cluster.transport
+            run = transport.act if isinstance(transport, SharedTransport) else transport.run
+            completed = await run(
                 command.argv,
                 stdin=command.stdin,
                 limit_seconds=command.limit_seconds,
@@ -269,6 +290,22 @@ class CommandBudget:
         self.last_seconds = seconds
 
 
+def _shared_probe(backend: Backend) -> Query[Probe]:
+    """The probe, which other programs of the same person may have run a while ago."""
+    query = backend.probe.query()
+
+    def parse(answer: Answer) -> Probe:
+        probe = query.parse(answer)
+        clock = probe.clock_epoch_seconds
+        return (
+            probe
+            if clock is None
+            else replace(probe, clock_epoch_seconds=clock + answer.age_seconds)
+        )
+
+    return replace(query, parse=parse, max_age_seconds=_PROBE_AGE_SECONDS, outlives_actions=True)
+
+
 async def find_scheduler(
     backends: Sequence[Backend],
     fetch: Callable[[Query[Probe]], Awaitable[Probe]],
@@ -283,10 +320,10 @@ async def find_scheduler(
     for backend in backends:
         try:
             try:
-                probe = await fetch(backend.probe.query())
+                probe = await fetch(_shared_probe(backend))
             except CommandElsewhere as elsewhere:
                 prepend_path(elsewhere.folder)
-                probe = await fetch(backend.probe.query())
+                probe = await fetch(_shared_probe(backend))
         except CommandMissing as error:
             missing.append(error)
             continue

@@ -52,13 +52,15 @@ pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
+# Tables that another program of the same person has had so recently are not queried again.
+RECENT_SECONDS = 2.0
 # Hosts of one's own jobs, and whether jobs start at all, are checked at most this often, and at
 # most this many hosts.
 _HOSTS_EVERY_SECONDS = 60.0
 MAX_HOSTS = 20
 # Jobs that ended during the last history query, or between two clocks, are queried again.
 _HISTORY_OVERLAP_SECONDS = 600
-_PERSONS_TIMES = 2
+PERSONS_TIMES = 2
 # A large table is written to the cache no more often than this.
 _CACHE_EVERY_SECONDS = 60.0
 _SMALL_ROWS = 2000
@@ -162,6 +164,8 @@ class ClusterStore:
         # Seconds that the scheduler took to answer for each kind, without the line's.
         self.answer_seconds: dict[Kind, float] = {}
         self.answer_bytes: dict[Kind, int] = {}
+        # Seconds since other programs of the same person had the answers.
+        self.answer_ages: dict[Kind, float] = {}
         # Factors of the time limits of kinds that timed out.
         self._patience: dict[Kind, int] = {}
         # Seconds by which the latest time that running jobs show is behind the clock.
@@ -362,7 +366,7 @@ class ClusterStore:
 
         Raises RateLimited at twice the ceiling on commands a minute: polls leave that much room.
         """
-        return await self._queries.run_query(query, times=_PERSONS_TIMES)
+        return await self._queries.run_query(query, times=PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
         """Run a query like `run_query`, but in the background: under the ceiling itself."""
@@ -402,11 +406,19 @@ class ClusterStore:
             max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS,
         )
 
-    async def fetch(self, kind: Kind) -> Snapshot:
-        """Fetch a kind now; store and raise the error. Concurrent callers share one query."""
+    async def fetch(
+        self, kind: Kind, max_age_seconds: float = RECENT_SECONDS, *, times: int = 1
+    ) -> Snapshot:
+        """Fetch a kind now; store and raise the error. Concurrent callers share one query.
+
+        Another program of the same person may have had it answered `max_age_seconds` ago. Raises
+        RateLimited at `times` the ceiling on commands a minute.
+        """
         running = self._fetching.get(kind)
         if running is None or running.done():
-            running = asyncio.create_task(self._fetch(kind), name=f"fetch {kind} of {self.name}")
+            running = asyncio.create_task(
+                self._fetch(kind, max_age_seconds, times), name=f"fetch {kind} of {self.name}"
+            )
             self._fetching[kind] = running
             running.add_done_callback(lambda ended: self._fetched(kind, ended))
         return await asyncio.shield(running)
@@ -416,15 +428,15 @@ class ClusterStore:
         if self._fetching.get(kind) is ended:
             del self._fetching[kind]
 
-    async def _fetch(self, kind: Kind) -> Snapshot:
-        parsed = await self._fetch_table(kind)
+    async def _fetch(self, kind: Kind, max_age_seconds: float, times: int) -> Snapshot:
+        parsed = await self._fetch_table(kind, max_age_seconds, times)
         table = parsed.table
         if kind in _JOB_LISTS:
             await self._watch_clock(kind, table)
         ended = None
         if kind is Kind.MINE and self.backend.queue.lists_ended:
             table, ended = await asyncio.to_thread(_split_ended, table)
-        taken_at = self.clock.now()
+        taken_at = self.clock.now() - self.answer_ages.get(kind, 0.0)
         known = self.snapshots.get(kind)
         if kind in _HISTORIES and self.backend.history.keeps_ended and known is not None:
             table = await asyncio.to_thread(with_known_history, table, known.table, taken_at)
@@ -458,7 +470,7 @@ class ClusterStore:
         await self._cache_snapshot(snapshot)
         return snapshot
 
-    async def _fetch_table(self, kind: Kind) -> ParsedTable:
+    async def _fetch_table(self, kind: Kind, max_age_seconds: float, times: int) -> ParsedTable:
         """Fetch the table of a kind; store and raise the error."""
         query = self.query(kind)
         limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
@@ -467,12 +479,21 @@ class ClusterStore:
 
         def parse(answer: Answer) -> ParsedTable:
             self.answer_bytes[kind] = len(answer.stdout)
+            self.answer_ages[kind] = answer.age_seconds
             if answer.answer_seconds is not None:
                 self.answer_seconds[kind] = answer.answer_seconds
             return query.parse(answer)
 
         try:
-            parsed = await self.poll(replace(query, parse=parse, limit_seconds=limit_seconds))
+            parsed = await self._queries.run_query(
+                replace(
+                    query,
+                    parse=parse,
+                    limit_seconds=limit_seconds,
+                    max_age_seconds=max_age_seconds,
+                ),
+                times=times,
+            )
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MAX_PATIENCE)
@@ -552,13 +573,17 @@ class ClusterStore:
         elif is_due:
             self._pause_requested_at = now
             with contextlib.suppress(HpcdashError):
-                self._pause = await self.poll(query)
+                self._pause = await self.poll(
+                    replace(query, max_age_seconds=_HOSTS_EVERY_SECONDS / 2)
+                )
         return await asyncio.to_thread(with_pause, jobs, self._pause) if self._pause else jobs
 
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
         """Fetch the hosts of running jobs that are down."""
         query = self.backend.queue.down_hosts(running_hosts(jobs, MAX_HOSTS))
-        return frozenset() if query is None else await self.poll(query)
+        if query is None:
+            return frozenset()
+        return await self.poll(replace(query, max_age_seconds=_HOSTS_EVERY_SECONDS / 2))
 
     async def _cache_snapshot(self, snapshot: Snapshot) -> None:
         if self._cache is None:
@@ -579,8 +604,9 @@ class ClusterStore:
         `known` is its row of domain.schema.JOBS if a list has it: the row is not queried again.
         """
         if known is not None:
+            query = self.backend.detail.native(job_id)
             try:
-                native = await self.run_query(self.backend.detail.native(job_id))
+                native = await self.run_query(replace(query, max_age_seconds=RECENT_SECONDS))
             except NoSuchJob:
                 native = await self.run_query(self.backend.history.native(job_id))
             return self.backend.detail.join(known, native)

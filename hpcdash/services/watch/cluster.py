@@ -42,6 +42,8 @@ from hpcdash.transport.node import ThroughNode
 MAX_LOCATED = 6
 # Nodes whose own disks are checked in one round.
 MAX_NODES = 4
+# Part of the interval for which another window's answer is as good as one's own.
+_SHARED_PART = 0.25
 HISTORY_EVERY_SECONDS = 1.0 * HOUR
 DU_EVERY_SECONDS = 1.0 * HOUR
 QOS_EVERY_SECONDS = 6.0 * HOUR
@@ -60,7 +62,7 @@ class Watching(Watched):
         """
         try:
             await self.store.open()
-            await self.store.fetch(self.job_kind)
+            await self.store.fetch(self.job_kind, self._max_age_seconds)
         except HpcdashError as error:
             return self._not_reached(error)
         self.state.unreachable_rounds = 0
@@ -108,9 +110,13 @@ class Watching(Watched):
         ]
         return check
 
+    @property
+    def _max_age_seconds(self) -> float:
+        return _SHARED_PART * self.settings.every_seconds
+
     async def _fetch(self, kind: Kind) -> None:
         try:
-            await self.store.fetch(kind)
+            await self.store.fetch(kind, self._max_age_seconds)
         except HpcdashError as error:
             self._problems.append(f"{kind} could not be queried: {error.message}")
 

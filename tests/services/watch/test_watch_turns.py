@@ -75,7 +75,7 @@ class Busy(ClusterStore):
     async def open(self) -> None:
         return None
 
-    async def fetch(self, kind: Kind) -> Snapshot:
+    async def fetch(self, kind: Kind, max_age_seconds: float) -> Snapshot:
         return self.snapshots[kind]
 
     async def run_query(self, query: Query[Any]) -> Any:
