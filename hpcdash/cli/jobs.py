@@ -191,17 +191,13 @@ def run_table(
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
     warn_rejected(snapshot.rejected)
-    _warn_age(session.store.answer_ages.get(kind, 0.0))
+    age = session.store.answer_ages.get(kind, 0.0)
+    if age >= 1 and sys.stderr.isatty() and sys.stdout.isatty():
+        print_notes(f"as of {format_age(age)} ago, from another window; --max-age 0 queries again")
     print_table(spec, replace(snapshot, table=table), form, session)
     if form == "table" and not table.num_rows and not lacks_account:
         text = format_empty(spec, mine=mine, all_rows=snapshot.table.num_rows)
         print(text, file=sys.stderr)
-
-
-def _warn_age(seconds: float) -> None:
-    """Print a table's age to a terminal, if another program had it."""
-    if seconds >= 1 and sys.stderr.isatty() and sys.stdout.isatty():
-        print_notes(f"as of {format_age(seconds)} ago, from another window; --max-age 0 for now")
 
 
 def run_everywhere(

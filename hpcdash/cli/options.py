@@ -54,44 +54,40 @@ class _CommonOption(click.Option):
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
+_option = partial(click.option, cls=_CommonOption)
+_OPTIONS = (
+    _option("--cluster", metavar="NAME", help="Cluster from the configuration."),
+    _option(
+        "--ssh",
+        metavar="[USER@]HOST[:PORT]",
+        help="Login node, or a Host in ~/.ssh/config.",
+    ),
+    _option("--local", is_flag=True, help="This machine's scheduler."),
+    *(
+        _option(f"--{name}", metavar="URL", help=f"URL of a {name.capitalize()} dashboard.")
+        for name in registry.OVER_HTTP
+    ),
+    _option(
+        "--backend",
+        type=click.Choice([*registry.NAMES, "local"]),
+        metavar="NAME",
+        help=f"{', '.join(registry.NAMES)} or local [default: detected]",
+    ),
+    _option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Configuration file.",
+    ),
+    _option("--yes", is_flag=True, help="Skip confirmations."),
+    _option("--read-only", is_flag=True, help="Refuse every action that changes something."),
+    _option("--no-broker", is_flag=True, help="Connect by itself, not through the broker."),
+    _option("--debug", is_flag=True, help="Write tracebacks to the log file."),
+)
+
+
 def common_options(function: F) -> F:
     """Add the common options to a click command, whose function gets them as `common`."""
-    common_option = partial(click.option, cls=_CommonOption)
-    options = [
-        common_option("--cluster", metavar="NAME", help="Cluster from the configuration."),
-        common_option(
-            "--ssh",
-            metavar="[USER@]HOST[:PORT]",
-            help="Login node, or a Host in ~/.ssh/config.",
-        ),
-        common_option("--local", is_flag=True, help="This machine's scheduler."),
-        *(
-            common_option(
-                f"--{name}", metavar="URL", help=f"URL of a {name.capitalize()} dashboard."
-            )
-            for name in registry.OVER_HTTP
-        ),
-        common_option(
-            "--backend",
-            type=click.Choice([*registry.NAMES, "local"]),
-            metavar="NAME",
-            help=f"{', '.join(registry.NAMES)} or local [default: detected]",
-        ),
-        common_option(
-            "--config",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Configuration file.",
-        ),
-        common_option("--yes", is_flag=True, help="Skip confirmations."),
-        common_option(
-            "--read-only", is_flag=True, help="Refuse every action that changes something."
-        ),
-        common_option(
-            "--no-broker", is_flag=True, help="Connect by itself, not through the broker."
-        ),
-        common_option("--debug", is_flag=True, help="Write tracebacks to the log file."),
-    ]
 
     @click.pass_context
     def wrapper(context: click.Context, /, **given: Any) -> Any:
@@ -114,7 +110,7 @@ def common_options(function: F) -> F:
     wrapper.__doc__ = function.__doc__
     wrapper.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     decorated: Any = wrapper
-    for option in reversed(options):
+    for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 

@@ -190,17 +190,14 @@ class RequestSubmission(Struct):
             files[script.name] = read_script(str(script), is_program=not has_interpreter(request))
         elif script is not None:
             notes = (f"{script} is not on this machine: using the cluster's file",)
-        changes: dict[str, Any] = {}
-        if array:
-            changes["array"] = parse_tasks(array)
-        if after:
-            changes["after"] = after
-        if held:
-            changes["hold"] = True
-        if plain:
-            changes["plain"] = True
-        if options:
-            changes["extra_args"] = (*request.extra_args, *_group_options(options))
+        given = {
+            "array": parse_tasks(array) if array else None,
+            "after": after,
+            "hold": held,
+            "plain": plain,
+            "extra_args": (*request.extra_args, *_group_options(options)) if options else (),
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value}
         text = source.text
         if changes:
             request = replace(request, **changes, said=request.said | changes.keys())

@@ -328,12 +328,12 @@ class BrokerTransport:
                 )
             hello = frames.Hello(
                 frames.VERSION,
-                os.getpid(),
-                plain(self._use.command),
-                tuple(map(plain, self._logins)),
-                self._prompter.can_prompt(),
-                self._use.is_read_only,
-                self._use.keep_seconds,
+                pid=os.getpid(),
+                command=plain(self._use.command),
+                logins=tuple(map(plain, self._logins)),
+                can_prompt=self._prompter.can_prompt(),
+                is_read_only=self._use.is_read_only,
+                keep_seconds=self._use.keep_seconds,
             )
             try:
                 self._line = await open_line(hello, self._receive)
@@ -479,14 +479,14 @@ class BrokerTransport:
         def build(number: int) -> frames.Frame:
             return frames.Run(
                 number,
-                tuple(map(as_bytes, argv)),
-                place,
-                limit_seconds,
-                cap_bytes,
-                stdin,
-                acts,
-                on_output is not None,
-                on_stdout is not None,
+                argv=tuple(map(as_bytes, argv)),
+                place=place,
+                limit_seconds=limit_seconds,
+                cap_bytes=cap_bytes,
+                stdin=stdin,
+                acts=acts,
+                has_output=on_output is not None,
+                has_stdout=on_stdout is not None,
             )
 
         try:
@@ -518,13 +518,13 @@ class BrokerTransport:
         def build(number: int) -> frames.Frame:
             return frames.SharedQuery(
                 number,
-                tuple(map(as_bytes, argv)),
-                place,
-                limit_seconds,
-                cap_bytes,
-                sharing.max_age_seconds,
-                sharing.outlives_actions,
-                sharing.commands_per_minute,
+                argv=tuple(map(as_bytes, argv)),
+                place=place,
+                limit_seconds=limit_seconds,
+                cap_bytes=cap_bytes,
+                max_age_seconds=sharing.max_age_seconds,
+                outlives_actions=sharing.outlives_actions,
+                commands_per_minute=sharing.commands_per_minute,
             )
 
         try:

@@ -33,7 +33,8 @@ _LENGTH = struct.Struct(">I")
 # their own.
 _VARIABLES = ("HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME")
 # sys/un.h of macOS: LOCAL_PEERCRED at level SOL_LOCAL gives a struct xucred.
-_LOCAL_PEERCRED, _SOL_LOCAL = 1, 0
+_LOCAL_PEERCRED = 1
+_SOL_LOCAL = 0
 _XUCRED = struct.Struct("II")
 _XUCRED_BYTES = 76
 # Pieces of a stream, or parts of a stdin, on the way to an end that has not read them yet.
@@ -398,7 +399,8 @@ def with_separators(frame: Result, argv: tuple[str, ...]) -> Result:
     """
     made = _TOKEN.findall(b"\0".join(frame.argv))
     requested = _TOKEN.findall(b"\0".join(map(as_bytes, argv)))
-    stdout, stderr = frame.stdout, frame.stderr
+    stdout = frame.stdout
+    stderr = frame.stderr
     for before, after in dict(zip(made, requested, strict=True)).items():
         if before != after:
             stdout = stdout.replace(before, after)

@@ -145,13 +145,13 @@ class Broker:
             tuple(
                 frames.ConnectionState(
                     plain(connection.transport.name),
-                    connection.transport.health.state,
-                    plain(connection.transport.health.detail),
-                    connection.transport.health.connected_at,
-                    connection.transport.logins,
-                    connection.sent,
-                    connection.shared,
-                    tuple(
+                    state=connection.transport.health.state,
+                    detail=plain(connection.transport.health.detail),
+                    connected_at=connection.transport.health.connected_at,
+                    logins=connection.transport.logins,
+                    sent=connection.sent,
+                    shared=connection.shared,
+                    clients=tuple(
                         frames.ClientState(
                             one.hello.pid,
                             one.hello.command,
@@ -438,13 +438,13 @@ class _Client:
         line = frames.Line(
             health.state,
             plain(health.detail),
-            health.hops,
-            health.connected_at,
-            health.retry_at,
-            plain(health.text),
-            health.waiting_since,
-            transport.is_attended,
-            transport.name,
+            hops=health.hops,
+            connected_at=health.connected_at,
+            retry_at=health.retry_at,
+            text=plain(health.text),
+            waiting_since=health.waiting_since,
+            is_attended=transport.is_attended,
+            name=transport.name,
         )
         if line != self._line:
             self._line = line
@@ -496,13 +496,13 @@ def _environment(place: frames.Place) -> RemoteEnvironment:
 def _result_frame(number: int, result: CommandResult) -> frames.Result:
     return frames.Result(
         number,
-        tuple(map(as_bytes, result.argv)),
-        result.status,
-        result.stdout,
-        result.stderr,
-        result.seconds,
-        result.truncated,
-        result.answer_seconds,
+        argv=tuple(map(as_bytes, result.argv)),
+        status=result.status,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        seconds=result.seconds,
+        truncated=result.truncated,
+        answer_seconds=result.answer_seconds,
     )
 
 

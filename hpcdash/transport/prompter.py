@@ -65,8 +65,8 @@ class TerminalPrompter:
                 return answer.strip().lower() in ("yes", "y")
 
 
-def _requester(asked: Prompt | HostKeyQuestion) -> str:
-    return f", for {visible(asked.requester)}" if asked.requester else ""
+def _requester(prompt: Prompt | HostKeyQuestion) -> str:
+    return f", for {visible(prompt.requester)}" if prompt.requester else ""
 
 
 async def _read_answers(terminal: int, prompt: Prompt) -> list[str] | None:

@@ -182,7 +182,8 @@ class QueryRunner:
 
     async def _send(self, query: Query[T], times: int) -> CommandResult:
         transport = self._cluster.transport
-        limit, cap = query.limit_seconds, query.cap_bytes
+        limit = query.limit_seconds
+        cap = query.cap_bytes
         if not isinstance(transport, SharedTransport):
             return await transport.run(query.argv, limit_seconds=limit, cap_bytes=cap)
         sharing = Sharing(

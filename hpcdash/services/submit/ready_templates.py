@@ -93,17 +93,12 @@ def template_names(folder: str) -> tuple[str, ...]:
 
 def _found(folder: str) -> list[tuple[Path, str]]:
     found = []
-    for place in _folders(folder):
+    for place in (*([Path(folder).expanduser()] if folder else ()), _FOLDER):
         names = (
             name for name in Templates(place).names() if (place / (name + REQUEST_END)).exists()
         )
         found += [(place, name) for name in names]
     return found
-
-
-def _folders(folder: str) -> Sequence[Path]:
-    own = (_FOLDER,)
-    return (Path(folder).expanduser(), *own) if folder else own
 
 
 def read_ready_template(name: str, folder: str) -> ReadyTemplate:

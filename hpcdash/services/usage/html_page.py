@@ -22,9 +22,11 @@ from hpcdash.services.usage.charts import (
 )
 from hpcdash.services.usage.report import GROUPINGS, OF_TIME, WAIT_LABELS, WEEKDAYS, UsageReport
 
-_SHOWN_ROWS, _MAX_ROWS = 12, 200
+_SHOWN_ROWS = 12
+_MAX_ROWS = 200
 # Of the drawings, in their own units.
-_WIDE, _HIGH = 1000, 220
+_WIDE = 1000
+_HIGH = 220
 # The browser itself keeps the page from loading or running anything, whatever a job is called.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
