@@ -126,15 +126,18 @@ def _on_named_cluster(common: CommonOptions, given: dict[str, Any]) -> CommonOpt
     from hpcdash.assembly import split_cluster
     from hpcdash.config.read import load_settings
 
-    clusters = load_settings(common.config).clusters.values()
+    configured = load_settings(common.config).clusters.values()
+    # With --cluster, any other name is one of its site's.
+    clusters = [one for one in configured if common.cluster in (None, one.name)]
     plain, names = zip(*(split_cluster(job_id, clusters) for job_id in job_ids), strict=True)
-    name, *others = dict.fromkeys(name or common.cluster or "" for name in names)
-    if others or (common.cluster and name != common.cluster):
-        raise UsageError(
-            "these jobs are on different clusters", "Run the command once for each cluster."
-        )
+    if common.cluster is None:
+        if len({*names}) > 1:
+            raise UsageError(
+                "these jobs are on different clusters", "Run the command once for each cluster."
+            )
+        common = replace(common, cluster=names[0] or None)
     given.update({"jobs": plain} if several else {"job": plain[0]})
-    return replace(common, cluster=name or None)
+    return common
 
 
 def _program(context: click.Context) -> str:

@@ -152,5 +152,6 @@ def test_a_job_may_be_named_with_its_cluster(person: Program, tmp_path: Path) ->
     assert mixed.status == 2
     assert "different clusters" in mixed.stderr
     assert person("cancel", "--yes", f"{job}@desk").status == 0
-    # Not a cluster of the configuration: the ID stays as it is.
+    # Another cluster than the chosen one, or none of the configuration: the ID stays as it is.
+    assert f"'{job}@gone'" in person("show", f"{job}@gone", "--cluster", "desk").stderr
     assert f"'{job}@nowhere'" in person("show", f"{job}@nowhere", "--cluster", "desk").stderr
