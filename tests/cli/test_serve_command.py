@@ -141,8 +141,9 @@ async def test_dashboards_end_with_it_however_it_ends(
         shown = dashboards(running.pid)
         assert len(shown) == 1
         assert "token" not in " ".join(shown[0].cmdline()) + str(shown[0].environ())
+        processes = [*shown, psutil.Process(running.pid)]
         running.send_signal(number)
-        await gone([*shown, psutil.Process(running.pid)])
+        await gone(processes)
 
 
 async def test_a_dashboard_ends_with_its_tab(program: Program) -> None:

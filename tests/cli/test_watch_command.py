@@ -167,7 +167,7 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
     pool = connection_pool(TerminalPrompter())
     sessions = [build_session(cluster, pool) for cluster in settings.clusters.values()]
 
-    async def tear(kind: Kind) -> Snapshot:
+    async def tear(kind: Kind, *_: object) -> Snapshot:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(sessions[1].store, "fetch", tear)

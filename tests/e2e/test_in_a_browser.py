@@ -100,6 +100,7 @@ async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(
 
         await tab.open(page)
         await tab.until("▸ running")
+        process = psutil.Process(running.pid)
         running.terminate()
-        await gone([psutil.Process(running.pid)])
+        await gone([process])
         await tab.until("its connection is gone", around=True)

@@ -252,7 +252,8 @@ class JobView(View):
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
 
     def key_ranks(self) -> Mapping[str, int]:
-        return row_ranks(self.facts.row, is_training=self._overview.shows_training)
+        is_training = self._overview.display and self._overview.shows_training
+        return row_ranks(self.facts.row, is_training=is_training)
 
     # -- page
 
