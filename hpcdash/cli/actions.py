@@ -156,7 +156,7 @@ def run_action(
             from hpcdash.cli.chains import chain_ids
 
             requested = await chain_ids(session, verb, requested)
-        plan = await _announce(session, request, requested, is_listed=bool(expression))
+        plan = await announce(session, request, requested, is_listed=bool(expression))
         if needs_confirmation:
             await confirm()
         return await session.actions.run(plan), session
@@ -240,7 +240,7 @@ def _own_cluster(session: ClusterSession) -> str:
     return probe.cluster if probe is not None else ""
 
 
-async def _announce(
+async def announce(
     session: ClusterSession, request: ActionRequest, job_ids: Sequence[str], *, is_listed: bool
 ) -> Plan:
     """Plan a request for jobs, and print the plan to stderr; `is_listed`: a line per job.
@@ -329,12 +329,17 @@ def format_jobs(rows: Sequence[Row]) -> str:
     return f"{', '.join(parts)} ({counts})"
 
 
+def report_json(report: Report, session: ClusterSession) -> dict[str, object]:
+    """Return the JSON of a finished action."""
+    verb = str(report.plan.request.verb)
+    return {**session.envelope(), "verb": verb, "results": outcome_entries(report.outcomes)}
+
+
 def _print_report(report: Report, session: ClusterSession, form: str) -> None:
     print_notes(report.journal_problem)
     verb = report.plan.request.verb
     if form == "json":
-        results = outcome_entries(report.outcomes)
-        print_json({**session.envelope(), "verb": str(verb), "results": results})
+        print_json(report_json(report, session))
         return
     past = _PAST[verb]
     rows = []

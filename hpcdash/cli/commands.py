@@ -199,6 +199,7 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
 @click.option("--err", is_flag=True, help="Show stderr instead of stdout.")
 @click.option(
     "-n",
+    "--lines",
     "lines",
     type=click.IntRange(min=0),
     default=100,
@@ -219,6 +220,7 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
     "--logs", "lists_logs", is_flag=True, help="List the logs of ranks and of Ray's workers."
 )
 @click.option("--of", metavar="NAME", help="Log of a rank, worker, task or actor (see --logs).")
+@_format_option("text", "json")
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
     """Print the last lines of a job's log, or follow it."""
@@ -1394,6 +1396,31 @@ def serve(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
+@click.option(
+    "--allow",
+    default="",
+    metavar="ACTION[,ACTION]",
+    help="Actions that the assistant may plan: submit,cancel,hold,release,requeue,suspend,resume.",
+)
+@click.option(
+    "--allow-unattended",
+    is_flag=True,
+    help="Act without a person on jobs that this session submitted.",
+)
+@click.option("--print-config", is_flag=True, help="Print the configuration for assistants.")
+@common_options
+def mcp(common: CommonOptions, **given: Any) -> None:
+    """Serve tools to an assistant over stdin and stdout (MCP).
+
+    The assistant starts it. Without --allow it reads only; an allowed action is planned first, and
+    run when a person accepts it. Needs hpcdash[mcp].
+    """
+    from hpcdash.cli.mcp import run_mcp
+
+    run_mcp(common, **given)
+
+
+@click.command()
 @_FORMAT
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:
@@ -1556,6 +1583,7 @@ COMMANDS = (
     *WATCH_COMMANDS,
     share,
     serve,
+    mcp,
     images,
     launches,
     *SETUP_COMMANDS,

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+from hpcdash.cli.nested import current_call
+
 GRACE_SECONDS = 5.0
 T = TypeVar("T")
 
@@ -42,8 +44,10 @@ def run_async(
 
     KeyboardInterrupt or EndedBySignal follows. A second signal, or work that takes too long to be
     cancelled, ends the process. `on_signal` receives each signal before, and returns True where
-    the work itself handles its end.
+    the work itself handles its end. Inside a server, the work runs on its loop.
     """
+    if (call := current_call()) is not None:
+        return call.run(work)
     ended_by: list[int] = []
 
     async def watched() -> T:

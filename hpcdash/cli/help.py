@@ -51,6 +51,7 @@ GROUPS = {
         "completion",
         "sudoers",
         "serve",
+        "mcp",
         "demo",
         "replay",
         "help",
@@ -140,6 +141,7 @@ EXAMPLES = {
     "completion": ("completion bash --install",),
     "sudoers": ("sudoers --account launcher --group hpcusers --storage-root /work",),
     "serve": ("serve", "serve --socket ~/hpcdash.sock", "serve --api"),
+    "mcp": ("mcp --print-config", "mcp --allow submit,cancel"),
     "replay": ("replay",),
     "help": ("help filters", "help keys", "help submit"),
 }

@@ -16,6 +16,7 @@ from hpcdash.assembly import broker_use, build_session, chosen_clusters, connect
 from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.ending import run_async
+from hpcdash.cli.nested import current_call
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import print_rows, write_json
 from hpcdash.cli.terminal import print_json, print_notes, print_text, stdout
@@ -82,7 +83,17 @@ def with_session(
 async def open_sessions(
     clusters: Sequence[ClusterSettings], settings: Settings, choice: ClusterChoice
 ) -> AsyncIterator[list[ClusterSession]]:
-    """Build the sessions of clusters over shared connections, and close them at the end."""
+    """Build the sessions of clusters over shared connections, and close them at the end.
+
+    Inside a server they are the server's, which stay open.
+    """
+    if (call := current_call()) is not None:
+        for cluster in clusters:
+            if cluster.name not in call.sessions:
+                opened = build_session(cluster, call.pool, share=settings.share)
+                call.sessions[cluster.name] = opened
+        yield [call.sessions[cluster.name] for cluster in clusters]
+        return
     pool = connection_pool(TerminalPrompter(), broker_use(choice, settings))
     sessions = [build_session(cluster, pool, share=settings.share) for cluster in clusters]
     try:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from typing import BinaryIO, Protocol
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from rich.color import ColorSystem
 from rich.style import Style
 
@@ -21,7 +21,7 @@ from hpcdash.backends.queries import JobScope
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_notes, print_text
+from hpcdash.cli.terminal import print_json, print_notes, print_text
 from hpcdash.domain.job_text import format_exit
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.text import clip, visible
@@ -33,6 +33,7 @@ from hpcdash.errors import (
     HpcdashError,
     NoSuchJob,
     UnreachableError,
+    UsageError,
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
@@ -337,12 +338,16 @@ def run_log(
     run: int | None = None,
     lists_logs: bool = False,
     of: str | None = None,
+    form: str = "text",
 ) -> None:
     """Print the last `lines` lines of a job's stdout (`err`: stderr); with `follow`, also new ones.
 
     `run` is a run in an allocation, `of` the log of a part of the job, `lists_logs` lists these.
-    Output to a pipe is the file's bytes, output to a terminal is made safe.
+    Output to a pipe is the file's bytes, output to a terminal is made safe; `form` json is a page
+    of at most 1 MiB.
     """
+    if form == "json" and (follow or path_only or lists_logs or run is not None):
+        raise UsageError("--format json prints the last lines of a job's log only")
 
     async def work(session: ClusterSession) -> None:
         store = session.store
@@ -369,10 +374,21 @@ def run_log(
         if path_only:
             print_text(f"{file.place}\n")
             return
+        if form == "json":
+            await _print_page(session, file, "stderr" if err else "stdout", lines)
+            return
         await _JobLog(store, place, file, err=err, other=other).show(lines, follow)
 
     with ends_silently() if follow else nullcontext():
         with_session(common, work)
+
+
+async def _print_page(session: ClusterSession, file: LogFile, stream: str, lines: int) -> None:
+    """Print the last lines as JSON, with the keys of the HTTP API. Raises NoLog."""
+    from hpcdash.web.api.logs import LogReader
+
+    page = await LogReader(file, stream).read_last(lines)
+    print_json({**session.envelope(), **asdict(page)})
 
 
 class _RunLog:

@@ -35,6 +35,19 @@ class CommonOptions(ClusterChoice, frozen=True):
         given = {name: value for name, value in asdict(self).items() if value}
         return replace(earlier, **given)
 
+    def cluster_argv(self) -> list[str]:
+        """Return the options of another hpcdash for the same cluster and configuration."""
+        values = {
+            "--cluster": self.cluster,
+            "--ssh": self.ssh,
+            # A URL has its scheduler's own option, which chooses the backend.
+            f"--{self.backend}" if self.url else "--backend": self.url or self.backend,
+            "--config": self.config,
+        }
+        flags = {"--local": self.local, "--no-broker": self.no_broker}
+        argv = [f"{name}={value}" for name, value in values.items() if value]
+        return argv + [name for name, is_set in flags.items() if is_set]
+
     def check(self) -> None:
         """Raise UsageError if two options contradict each other."""
         choices = {"--cluster": self.cluster, "--ssh": self.ssh, "--local": self.local}
@@ -102,7 +115,7 @@ def common_options(function: F) -> F:
         own = CommonOptions(program=_program(context), **{name: given.pop(name) for name in names})
         common = own.over(context.obj) if isinstance(context.obj, CommonOptions) else own
         common.check()
-        common = _on_named_cluster(common, given)
+        common = on_named_cluster(common, given)
         context.obj = common
         return context.invoke(function, common=common, **given)
 
@@ -115,7 +128,7 @@ def common_options(function: F) -> F:
     return decorated  # type: ignore[no-any-return]
 
 
-def _on_named_cluster(common: CommonOptions, given: dict[str, Any]) -> CommonOptions:
+def on_named_cluster(common: CommonOptions, given: dict[str, Any]) -> CommonOptions:
     """Choose the configured cluster that the jobs of a command name as in 15@NAME, whose IDs are
     then plain.
     """

@@ -149,20 +149,11 @@ def _report(error: Exception, *, has_log: bool) -> None:
 def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:
     # With -P, the current folder cannot replace the package.
     argv = [sys.executable, "-P", "-m", "hpcdash"]
-    values = {
-        "--cluster": common.cluster,
-        "--ssh": common.ssh,
-        # A URL has its scheduler's own option, which chooses the backend.
-        f"--{common.backend}" if common.url else "--backend": common.url or common.backend,
-        "--config": common.config,
-    }
-    argv += [f"{name}={value}" for name, value in values.items() if value]
+    argv += common.cluster_argv()
     flags = {
-        "--local": common.local,
         "--yes": common.yes,
         "--debug": common.debug,
         "--read-only": not allow_actions,
-        "--no-broker": common.no_broker,
     }
     argv += [name for name, is_set in flags.items() if is_set]
     return tuple(argv)

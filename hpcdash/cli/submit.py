@@ -333,7 +333,7 @@ def run_submit(
         run = SubmissionRun(chosen, session, prints=form != "json")
         outcomes = await run.outcomes(chain)
         if form == "json" and run.planned is not None:
-            _print_json(session, _answer(outcomes, run.planned, chain))
+            _print_json(session, submission_json(outcomes, run.planned, chain))
         return outcomes
 
     outcomes = with_session(common, work)
@@ -591,7 +591,10 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
     return outcome.new_job, outcome.text.partition("; ")[2] if outcome.new_job else outcome.text
 
 
-def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) -> dict[str, Any]:
+def submission_json(
+    outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int
+) -> dict[str, Any]:
+    """Return the JSON of finished submissions, without the envelope."""
     jobs = [
         {"job_id": _parts(one)[0] or None, "done": one.done, "words": one.text} for one in outcomes
     ]

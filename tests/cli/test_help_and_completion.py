@@ -65,7 +65,7 @@ def test_the_page_for_assistants_names_commands_and_options_that_exist() -> None
         assert command is not None
         if not any("--format" in parameter.opts for parameter in command.params):
             without_json.add(words[0])
-    assert without_json == {"log", "script", "render"}
+    assert without_json == {"script", "render"}
 
 
 def test_the_help_of_nodes_and_queues_offers_no_choice_of_jobs(program: Program) -> None:

@@ -1,0 +1,1 @@
+"""Tools of an assistant: the one-shot commands, and actions that a person accepts."""
