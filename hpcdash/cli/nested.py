@@ -78,8 +78,9 @@ def current_call() -> NestedCall | None:
 @contextmanager
 def captured_streams() -> Iterator[None]:
     """Write the stdout and stderr of nested calls into those calls."""
-    own = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Routed("stdout", own[0]), _Routed("stderr", own[1])
+    own = (sys.stdout, sys.stderr)
+    sys.stdout = _Routed("stdout", own[0])
+    sys.stderr = _Routed("stderr", own[1])
     try:
         yield
     finally:

@@ -77,7 +77,7 @@ class _Line:
         writer: asyncio.StreamWriter,
         receive: Callable[[frames.ToClient | None], None],
     ) -> None:
-        """`receive` is called with the frames that no request waits for, and with None at the end."""
+        """`receive` gets the frames that no request waits for, and None at the end."""
         self.is_lost = False
         self._reader = reader
         self._writer = writer

@@ -157,7 +157,7 @@ class BrokerConnection:
         sharing: Sharing,
         run: Callable[[], Awaitable[CommandResult]],
     ) -> tuple[CommandResult, float | None]:
-        """Return the answer to a query, and its age in seconds unless it was run for this client."""
+        """Return the answer to a query, and its age in seconds if it is another client's."""
         normal_argv = tuple(_TOKEN.sub(_NORMAL_TOKEN, word) for word in argv)
         key = (normal_argv, frozenset(place.variables.items()), place.path, cap_bytes)
         known = self._answers.get(key)

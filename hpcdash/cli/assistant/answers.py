@@ -39,8 +39,8 @@ _SECRETS = (
     ),
     re.compile(
         r"()\b(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{20,255}|glpat-[\w-]{16,255}"
-        r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{16,255}|xox[abeoprs]-[\w-]{10,255}|npm_[A-Za-z0-9]{30,255}"
-        r"|A(?:KIA|SIA)[A-Z0-9]{16}|AIza[\w-]{30,255}"
+        r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{16,255}|xox[abeoprs]-[\w-]{10,255}"
+        r"|npm_[A-Za-z0-9]{30,255}|A(?:KIA|SIA)[A-Z0-9]{16}|AIza[\w-]{30,255}"
         r"|eyJ[\w-]{10,2000}\.[\w-]{4,4000}\.[\w-]{0,2000})"
     ),
 )
@@ -62,7 +62,8 @@ def build_answer(
     the number of items or characters.
     """
     whole = dict(answer) | ({"messages": list(notes)} if notes else {})
-    items, letters = _FIRST_ITEMS, _FIRST_LETTERS
+    items = _FIRST_ITEMS
+    letters = _FIRST_LETTERS
     first: dict[str, dict[str, Any]] = {}
     # What is masked is twice as long as what is shown, so that no secret is cut in two.
     content = _clean(_cut(whole, 2 * items, 2 * letters, "", first))
@@ -77,7 +78,8 @@ def build_answer(
         encoded = msgspec.json.encode(document)
         if len(encoded) <= MAX_BYTES or items <= 1:
             return encoded.decode()
-        items, letters = max(1, items * 2 // 3), max(200, letters * 2 // 3)
+        items = max(1, items * 2 // 3)
+        letters = max(200, letters * 2 // 3)
 
 
 def _clean(value: Any) -> Any:
@@ -121,7 +123,8 @@ def _cut(value: Any, items: int, letters: int, key: str, cuts: dict[str, dict[st
                     value = value[::-1][::step][::-1]
                     part = "thinned"
                 elif key.startswith("failure"):
-                    value, part = value[-items:], "last"
+                    value = value[-items:]
+                    part = "last"
                 else:
                     value = value[:items]
                 cuts[key] = {"shown": len(value), "of": of, "part": part}

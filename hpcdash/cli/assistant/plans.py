@@ -72,7 +72,7 @@ class PendingPlan(Struct):
     typed: str
     expires_at: float
     # Whether a person was asked, so that an answer may follow.
-    is_asked: bool = False
+    awaits_person: bool = False
 
     @property
     def action(self) -> Plan:
@@ -174,7 +174,8 @@ class Plans:
     ) -> PendingPlan:
         call = current_call()
         lines = call.notes if call is not None else []
-        return PendingPlan(verb, session, plan, lines, typed, time.monotonic() + PLAN_SECONDS)
+        expires_at = time.monotonic() + PLAN_SECONDS
+        return PendingPlan(verb, session, plan, lines, typed, expires_at=expires_at)
 
     async def _session(self, common: CommonOptions) -> ClusterSession:
         settings = load_settings(common.config)
@@ -183,8 +184,8 @@ class Plans:
             await session.store.open(force=True)
             return session
 
-    def _typed(self, common: CommonOptions, *words: str) -> str:
-        return shlex.join(["hpcdash", *common.cluster_argv(), words[0], "--", *words[1:]])
+    def _typed(self, common: CommonOptions, command: str, *arguments: str) -> str:
+        return shlex.join(["hpcdash", *common.cluster_argv(), command, "--", *arguments])
 
     def find(self, token: str) -> PendingPlan:
         """Return the plan of a token. Raises UsageError for an unknown, used or expired one."""
@@ -193,14 +194,14 @@ class Plans:
             self._pending.pop(token, None)
             raise UsageError(
                 "this token is unknown, used or expired",
-                f"A token runs its own plan once, within {PLAN_SECONDS / 60:.0f} minutes: plan again.",
+                f"A token runs its plan once, within {PLAN_SECONDS / 60:.0f} minutes: plan again.",
             )
         return pending
 
     def await_person(self, token: str) -> None:
         """Mark the plan as shown to a person, who has as long again to answer."""
         pending = self._pending[token]
-        pending.is_asked = True
+        pending.awaits_person = True
         pending.expires_at = time.monotonic() + PLAN_SECONDS
 
     def discard(self, token: str) -> None:
