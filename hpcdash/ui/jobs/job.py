@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
-from hpcdash.services.forward.records import ForwardRecords
+from hpcdash.services.forward.records import ForwardRecord, ForwardRecords
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.overview import JobFacts, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
@@ -95,6 +96,7 @@ class JobView(View):
         self.job_id = job_id
         self._shows_record = shows_record
         self._shows_overview = True
+        self._forwards: list[ForwardRecord] = []
         self._overview = JobOverview(session, self.now, patterns, has_facts=False)
         self.facts = JobFacts(
             session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent
@@ -163,6 +165,7 @@ class JobView(View):
     def shown(self) -> None:
         self.take_focus()
         self._fetch()
+        self.notes_changed()
 
     def do_refresh(self) -> None:
         self._fetch()
@@ -176,6 +179,7 @@ class JobView(View):
             start_worker(self, self._update, exclusive=True, group="look")
 
     async def _update(self) -> None:
+        await self._read_forwards()
         if await self.facts.refresh():
             self._fetch()
         else:
@@ -321,16 +325,24 @@ class JobView(View):
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
         parts = ["pinned"] if stored.pinned.intersection(ids) else []
         parts += [f"note: {stored.notes[job_id]}" for job_id in ids if job_id in stored.notes]
-        records = ForwardRecords(self.session.actions.journal.path.parent).read()
         parts += [
             f"port {record.port} → {record.local} ({record.status})"
-            for record in records
+            for record in self._forwards
             if record.cluster == self.session.name and record.job in ids
         ]
         return [Text(visible("  ·  ".join(parts)), self._style("label"))] if parts else []
 
     def notes_changed(self) -> None:
         self._paint()
+        start_worker(self, self._read_forwards, exclusive=True, group="forwards")
+
+    async def _read_forwards(self) -> None:
+        """Read the forwards of this machine, whose records may be on a slow home."""
+        records = ForwardRecords(self.session.actions.journal.path.parent)
+        forwards = await asyncio.to_thread(records.read)
+        if forwards != self._forwards:
+            self._forwards = forwards
+            self._paint()
 
     def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
         wrapped: list[Text] = []

@@ -4,6 +4,7 @@ visible rows at the pace of polls.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -92,13 +93,19 @@ class RowLogs:
         try:
             requested = self._requested(rows.table, seen)
             is_new = await self._tails.refresh(requested)
-            for row in requested:
-                job_id = str(row["id"])
-                if row["state"] == JobState.RUNNING:
-                    # It was requeued.
-                    self._causes.pop(job_id, None)
-                elif job_id in self._tails.looked_at:
-                    self._causes[job_id] = self._cause(job_id)
+            running = {str(row["id"]) for row in requested if row["state"] == JobState.RUNNING}
+            read = {
+                job_id
+                for job_id in self._tails.looked_at - running
+                if self._tails.by_file(job_id) or not self._tails.files(job_id)
+            }
+            # A cause takes milliseconds to find.
+            causes = await asyncio.to_thread(lambda: {one: self._cause(one) for one in read})
+            # A failed job that runs again was requeued.
+            self._causes = {
+                job_id: cause for job_id, cause in self._causes.items() if job_id not in running
+            } | causes
+            is_new = is_new or any(causes.values())
         except Exception as error:  # a log may contain anything
             is_new = False
             self._notify(rows, "", error)

@@ -130,6 +130,26 @@ async def test_a_row_shows_why_its_job_failed(
         await until(pilot, lambda: "failed" in row() and "loss is nan" in row(), "its cause")
 
 
+async def test_a_cause_is_shown_though_the_log_was_read_before_the_job_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.services.metrics.loss_tails._LOCATED_AT_ONCE", 50)
+    put(tmp_path / "job.out", training_log(range(1, 201)) + b"RuntimeError: loss is nan\n")
+    app = log_dashboard(tmp_path, both_in_one=True)
+    async with app.run_test(size=(150, 90)) as pilot:
+
+        def row() -> str:
+            lines = screen_text(app).splitlines()
+            return next((line for line in lines if f" {RUNNING} " in line), "")
+
+        await until(pilot, lambda: "ends in" in row(), "its log to be read")
+        app.sessions[0].store.clock = FrozenClock(1_795_244_354.0)
+        set_state(app.sessions[0].store.transport, b"FAILED")
+        app.main.view._logs._read_at = float("-inf")
+        await press(pilot, "ctrl+r")
+        await until(pilot, lambda: "failed" in row() and "loss is nan" in row(), "its cause")
+
+
 def test_the_app_starts_without_what_only_the_column_needs() -> None:
     modules = (
         "hpcdash.services.metrics.loss_tails",
