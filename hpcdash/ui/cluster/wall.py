@@ -38,8 +38,8 @@ _BAR_CELLS = 20
 # Nodes that are one cell each are drawn in blocks, which are easier to count.
 _BLOCK_NODES = 10
 _MAX_NAMED = 3
-# Up to so many nodes the occupancy takes less than a frame.
-_AT_ONCE_NODES = 1000
+# Up to so many nodes and own jobs the occupancy takes less than a frame.
+_AT_ONCE_ROWS = 1000
 _OTHERS_STYLE = "$quiet"
 _FREE_STYLE = "bold $foreground"
 _LEADING_WORDS = re.compile(r".*[-_.]", re.DOTALL)
@@ -126,7 +126,7 @@ class SlotWall(PlainStatic):
             if store is not self._store:
                 self._store = store
                 self._computed = None
-            if nodes.table.num_rows > _AT_ONCE_NODES:
+            if sum(len(table) for table in tables if table is not None) > _AT_ONCE_ROWS:
                 start_worker(self, self._compute_beside, *tables, group="wall", exclusive=True)
             else:
                 self._computed = cluster_occupancy(*tables)
