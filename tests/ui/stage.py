@@ -79,19 +79,21 @@ def answering(
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "") -> None:
-    """Wait until something holds."""
+    """Wait until something holds on a screen whose widgets have done their work."""
     over = deadline()
-    rest = 0.005
+    rest = 0.0
     while True:
-        await pilot.pause()
-        if holds():
-            return
+        await asyncio.sleep(rest)
+        pilot.app.screen._on_timer_update()
+        # A pause has every widget on the screen answer: it is had once the thing seems to hold.
+        if not has_messages(pilot.app) and holds():
+            await pilot.pause()
+            if holds():
+                return
         if (crash := pilot.app._exception) is not None:
             raise crash
         assert time.monotonic() < over, f"still not: {what or holds}\n{screen_text(pilot.app)}"
-        # A pause draws the screen, and asks every widget on it whether it has done its work.
-        await asyncio.sleep(rest)
-        rest = min(1.5 * rest, 0.08)
+        rest = min(1.5 * rest + 0.005, 0.08)
 
 
 async def settled(pilot: Pilot[Any]) -> None:
@@ -118,7 +120,6 @@ async def settled(pilot: Pilot[Any]) -> None:
         return idle and (known or store.connection_error is not None)
 
     await until(pilot, quiet, "settled")
-    await pilot.pause()
 
 
 def has_messages(app: App[Any]) -> bool:

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.suggester import Suggester
-from textual.widget import Widget
+from textual.widget import AwaitMount, Widget
 from textual.widgets import Input, TextArea
 
 from hpcdash.domain.text import counted, visible
@@ -130,9 +130,6 @@ class FieldToggle(PlainStatic, can_focus=True):
     def text(self, text: str) -> None:
         self._is_on = text == YES
         self.update("[x] yes" if self._is_on else "[ ] no")
-
-    def enter(self) -> None:
-        self.action_flip()
 
     def action_flip(self) -> None:
         self.text = "" if self._is_on else YES
@@ -268,8 +265,10 @@ class GroupHeading(PlainStatic, can_focus=True):
         Binding("left", "unfold(False)", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, is_open: bool, folded: Callable[[], None]) -> None:
-        """`folded` is called after the group was folded or unfolded."""
+    def __init__(self, title: str, is_open: bool, folded: Callable[[], AwaitMount]) -> None:
+        """`folded` is called after the group was folded or unfolded; it returns when its fields
+        can have the focus.
+        """
         super().__init__()
         self._folded = folded
         self.title = title
@@ -288,26 +287,24 @@ class GroupHeading(PlainStatic, can_focus=True):
             text.append(f"   {visible(summary)}", "not bold")
         self.update(text)
 
-    def open(self, is_open: bool) -> None:
-        if is_open != self.is_open:
-            self.is_open = is_open
-            self.summarize(self._summary)
-            self._folded()
+    def open(self, is_open: bool) -> AwaitMount:
+        self.is_open = is_open
+        self.summarize(self._summary)
+        return self._folded()
 
-    def enter(self) -> None:
-        self.action_fold()
+    async def action_fold(self) -> None:
+        await self.action_unfold(not self.is_open)
 
-    def action_fold(self) -> None:
-        self.open(not self.is_open)
+    async def action_unfold(self, is_open: bool) -> None:
+        await self.open(is_open)
 
-    def action_unfold(self, is_open: bool) -> None:
-        self.open(is_open)
-
-    def on_click(self) -> None:
-        self.action_fold()
+    async def on_click(self) -> None:
+        await self.action_fold()
 
 
 class _Group(Vertical):
+    """A heading and its fields, which are mounted when first unfolded."""
+
     DEFAULT_CSS = """
     _Group { height: auto; width: 1fr; }
     """
@@ -319,17 +316,22 @@ class _Group(Vertical):
         self._way = Way.REQUEST
         self.heading = GroupHeading(group.title, group.is_open, self._folded)
         self.rows = [FieldRow(field, values) for field in group.fields]
+        self._mounted = AwaitMount(self, ())
 
     def compose(self) -> ComposeResult:
         yield self.heading
-        yield from self.rows
+        if self.heading.is_open:
+            yield from self.rows
 
-    def _folded(self) -> None:
+    def _folded(self) -> AwaitMount:
         self.show_way(self._way)
+        return self._mounted
 
     def show_way(self, way: Way) -> None:
         """Show the fields of a way of submitting, unless they are folded."""
         self._way = way
+        if self.heading.is_open and self.is_mounted and not self.rows[0].is_attached:
+            self._mounted = self.mount_all(self.rows)
         parts = []
         problems = 0
         self.display = False
@@ -488,7 +490,11 @@ class FormPage(VerticalScroll, can_focus=False):
             if any(row.field.name == name for row in group.rows):
                 group.heading.open(True)
                 group.show_way(self.way)
-        self.screen.set_focus(self._rows[name].editor)
+        row = self._rows[name]
+        if row.is_mounted:
+            self.screen.set_focus(row.editor)
+        else:
+            row.call_later(self.screen.set_focus, row.editor)
 
     def action_step(self, places: int) -> None:
         stops = self.stops()
@@ -502,13 +508,15 @@ class FormPage(VerticalScroll, can_focus=False):
         if not (isinstance(focused, FieldLines) and focused.step(places)):
             self.action_step(places)
 
-    def action_enter(self) -> None:
+    async def action_enter(self) -> None:
         focused = self.screen.focused
         if isinstance(focused, FieldInput):
             if not self._prompt(self.field):
                 self.action_step(1)
-        elif isinstance(focused, FieldToggle | GroupHeading):
-            focused.enter()
+        elif isinstance(focused, FieldToggle):
+            focused.action_flip()
+        elif isinstance(focused, GroupHeading):
+            await focused.action_fold()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave enter to a field of several lines, where it starts a new one."""

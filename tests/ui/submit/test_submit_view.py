@@ -721,6 +721,7 @@ async def test_a_running_job_that_was_pointed_at_is_offered_to_be_waited_for(
         assert job_id is not None
         view = await open_form(pilot)
         view.form.enter("after")
+        await settled(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
         assert "the selected job" in screen_text(app)
