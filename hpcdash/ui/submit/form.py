@@ -224,7 +224,7 @@ class FieldRow(Vertical):
     def complain(self, text: str, *, is_error: bool = True) -> None:
         """Show a problem below the field; '' for none."""
         sign = "✗" if is_error else "!"
-        self._complaint.update(Text(f"{sign} {visible(text)}") if text else "")
+        self._complaint.update(f"{sign} {visible(text)}" if text else "")
         self._complaint.set_class(is_error, "-error")
         self._complaint.display = bool(text)
 
@@ -285,7 +285,7 @@ class GroupHeading(PlainStatic, can_focus=True):
         text = Text(f"{sign} {self.title}", no_wrap=True, overflow="ellipsis")
         if summary and not self.is_open:
             text.append(f"   {visible(summary)}", "not bold")
-        self.update(text)
+        self.update(text, layout=False)
 
     def open(self, is_open: bool) -> AwaitMount:
         self.is_open = is_open
@@ -334,17 +334,18 @@ class _Group(Vertical):
             self._mounted = self.mount_all(self.rows)
         parts = []
         problems = 0
-        self.display = False
+        is_shown = False
         for row in self.rows:
             text = " ".join(row.text.split())
             # Values filled in from elsewhere are shown, so that they can be removed.
             is_used = way in row.field.ways and (row.field.name not in self._absent or bool(text))
             row.display = is_used and self.heading.is_open
             if is_used:
-                self.display = True
+                is_shown = True
                 problems += bool(row.complaint)
                 if text:
                     parts.append(f"{row.label} {text}")
+        self.display = is_shown
         if problems:
             parts.insert(0, f"! {counted(problems, 'problem')}")
         self.heading.summarize(", ".join(parts)[:_SUMMARY_CELLS])

@@ -63,6 +63,13 @@ class PlainStatic(Static):
     ) -> None:
         super().__init__(content, id=id, classes=classes, markup=False)
 
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        """Show other content; the same text lays out nothing."""
+        shown = self.content
+        is_same = content == shown and isinstance(content, str | Text)
+        if not is_same or getattr(content, "style", "") != getattr(shown, "style", ""):
+            super().update(content, layout=layout)
+
     def clear_cached_dimensions(self) -> None:
         super().clear_cached_dimensions()
         self._box_model_cache.clear()
