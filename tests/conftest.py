@@ -67,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--journeys",
         action="store_true",
-        help="of the tests that start processes run the journeys alone",
+        help="of the tests that start processes run the journeys alone, and no slow ones",
     )
 
 
@@ -121,11 +121,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Have --unit read no file of which it runs nothing, and none of the screen, whose tests take
-    minutes.
+    """Have --unit and --journeys read no file of which they run nothing, and --unit none of the
+    screen, whose tests take minutes.
     """
-    folders = _system_folders(config) | {config.rootpath / "tests" / "ui"}
-    return True if config.getoption("--unit") and collection_path in folders else None
+    folders = _system_folders(config)
+    if config.getoption("--unit"):
+        return True if collection_path in folders | {config.rootpath / "tests" / "ui"} else None
+    if config.getoption("--journeys") and not folders.isdisjoint(collection_path.parents):
+        is_test = collection_path.match("test_*.py")
+        return True if is_test and "journey" not in collection_path.read_text("utf-8") else None
+    return None
 
 
 def _system_folders(config: pytest.Config) -> set[Path]:
@@ -164,11 +169,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_left_out(item: pytest.Item) -> bool:
     config, on_system = item.config, any(map(item.get_closest_marker, ("system", "slurm")))
+    is_slow = any(map(item.get_closest_marker, ("slow", "long")))
     if config.getoption("--unit"):
-        return on_system or item.get_closest_marker("long") is not None
-    return (
-        config.getoption("--journeys") and on_system and item.get_closest_marker("journey") is None
-    )
+        return on_system or is_slow
+    is_journey = item.get_closest_marker("journey") is not None
+    return config.getoption("--journeys") and (is_slow or (on_system and not is_journey))
 
 
 class _ByFile(LoadGroupScheduling):

@@ -20,30 +20,39 @@ _Test = Callable[..., Any]
 
 def for_each(
     names: str | Sequence[str],
-    records: Iterable[Any],
+    records: Iterable[Any] | Callable[[], Iterable[Any]],
     ids: Iterable[object] | Callable[[Any], object] | None = None,
 ) -> Callable[[_Test], _Test]:
     """Run a test with every record, whatever fails before; takes what pytest.mark.parametrize
-    takes.
+    takes. What makes the records is called when the test runs.
 
     That one makes a case of each record: for records that are few, take long, or need fixtures of
     their own.
     """
     fields = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    titled: list[tuple[str, dict[str, Any]]] = []
-    title_value = ids if callable(ids) else _SHORT.repr
-    titles = None if ids is None or callable(ids) else [str(title) for title in ids]
-    for place, record in enumerate(records):
-        parameters = pytest.param(record) if len(fields) == 1 else pytest.param(*record)
-        if isinstance(record, type(parameters)):
-            parameters = record
-        assert not parameters.marks, "a record has no marks"
-        values = dict(zip(fields, parameters.values, strict=True))
-        title = (
-            titles[place] if titles else ", ".join(filter(None, map(title_value, values.values())))
-        )
-        titled.append((parameters.id or title, values))
-    assert titled, "no records"
+
+    @functools.cache
+    def titled() -> list[tuple[str, dict[str, Any]]]:
+        found: list[tuple[str, dict[str, Any]]] = []
+        title_value = ids if callable(ids) else _SHORT.repr
+        titles = None if ids is None or callable(ids) else [str(title) for title in ids]
+        for place, record in enumerate(records() if callable(records) else records):
+            parameters = pytest.param(record) if len(fields) == 1 else pytest.param(*record)
+            if isinstance(record, type(parameters)):
+                parameters = record
+            assert not parameters.marks, "a record has no marks"
+            values = dict(zip(fields, parameters.values, strict=True))
+            title = (
+                titles[place]
+                if titles
+                else ", ".join(filter(None, map(title_value, values.values())))
+            )
+            found.append((parameters.id or title, values))
+        assert found, "no records"
+        return found
+
+    if not callable(records):
+        titled()
 
     def decorate(test: _Test) -> _Test:
         signature = inspect.signature(test)
@@ -53,11 +62,11 @@ def for_each(
 
         def trials() -> Iterator[tuple[contextlib.AbstractContextManager[None], dict[str, Any]]]:
             failures: list[tuple[str, BaseException]] = []
-            for title, values in titled:
+            for title, values in titled():
                 yield _collected(failures, title), values
             if failures:
                 lines = (f"{title}: {_first_line(error)}" for title, error in failures)
-                message = "\n  ".join((f"{len(failures)} of {len(titled)} records fail:", *lines))
+                message = "\n  ".join((f"{len(failures)} of {len(titled())} records fail:", *lines))
                 raise BaseExceptionGroup(message, [error for _, error in failures])
 
         if inspect.iscoroutinefunction(test):

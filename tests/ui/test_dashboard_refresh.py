@@ -275,6 +275,7 @@ _TURNS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
 _OF_A_JOB = ("job", "log", "chart", "script", "chain", "triage")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [*_OF_A_JOB, "journal", "submit"])
 async def test_a_view_is_left_at_any_moment_of_its_opening(tmp_path: Path, view: str) -> None:
     (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))
@@ -322,6 +323,7 @@ async def test_a_view_is_opened_as_the_app_is_left(tmp_path: Path) -> None:
     assert app.crash is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", _OF_A_JOB)
 async def test_the_app_is_left_at_any_moment_of_a_view_s_opening(tmp_path: Path, view: str) -> None:
     (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))

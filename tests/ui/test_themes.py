@@ -125,6 +125,7 @@ def test_every_text_of_a_shipped_theme_can_be_read(theme: Theme) -> None:
     } == {}
 
 
+@pytest.mark.slow
 @for_each("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD], ids=["256", "16"])
 @for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
 def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(

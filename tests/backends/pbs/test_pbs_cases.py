@@ -18,7 +18,6 @@ from hpcdash.backends.pbs.backend import BACKEND, pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema
-from hpcdash.recorded import load_case
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import backend_of, expected_of, play, table_questions
@@ -50,7 +49,7 @@ def test_rows_have_the_contract_s_columns_and_no_others(case: Path) -> None:
 
 @by_case
 def test_one_s_own_jobs_are_those_of_everyone_s_with_one_s_name(case: Path) -> None:
-    expected, user = EXPECTED[case], load_case(case).user
+    expected, user = EXPECTED[case], ReplayTransport(case).user
     mine, everyone = expected.get("jobs_mine", ()), expected.get("jobs", ())
     assert {row["user"] for row in mine} <= {user}
     # Of everyone's arrays there is the array, of one's own each task.
@@ -149,7 +148,7 @@ def shown_jobs() -> list[Any]:
     """
     found = []
     for case in CASES:
-        argvs = {word for argv in load_case(case).answers for word in argv}
+        argvs = {word for argv in ReplayTransport(case).case.answers for word in argv}
         rows = {
             row["id"]: row
             for key in ("history", "jobs_and_ended")

@@ -16,7 +16,6 @@ from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
-from hpcdash.recorded import load_case
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import backend_of, expected_of, play, table_questions
 from tests.support.records import for_each
@@ -42,9 +41,10 @@ def shown_jobs() -> list[Any]:
     return [
         pytest.param(case, argv[-1], id=f"{case.parent.name}-{case.name}-{argv[-1]}")
         for case in CASES
-        for argv, answers in load_case(case).answers.items()
+        for recorded in [ReplayTransport(case).case.answers]
+        for argv, answers in recorded.items()
         if argv[:2] == ("scontrol", "-d") and answers[0].status == 0
-        if (*argv[:-1], f"{argv[-1]}+1") not in load_case(case).answers
+        if (*argv[:-1], f"{argv[-1]}+1") not in recorded
     ]
 
 
@@ -66,7 +66,7 @@ def whole_queues() -> list[Path]:
 @for_each("case", whole_queues(), ids=lambda case: f"{case.parent.name}-{case.name}")
 def test_one_s_own_jobs_are_those_of_everyone_s_with_one_s_name(case: Path) -> None:
     expected = EXPECTED[case]
-    user = load_case(case).user
+    user = ReplayTransport(case).user
     assert {row["id"] for row in expected["jobs_mine"]} == {
         row["id"] for row in expected["jobs"] if row["user"] == user
     }
@@ -109,7 +109,7 @@ def seconds(text: str) -> int | None:
     return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(rest)
 
 
-@for_each(("case", "job_id"), shown_jobs())
+@for_each(("case", "job_id"), shown_jobs)
 def test_a_row_says_what_scontrol_says(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
     text = play_text(transport, job_id)
@@ -150,7 +150,7 @@ def play_text(transport: ReplayTransport, job_id: str) -> str:
     return answer.stdout_file.read_bytes().decode("utf-8", "replace")
 
 
-@for_each(("case", "job_id"), shown_jobs())
+@for_each(("case", "job_id"), shown_jobs)
 def test_a_job_s_detail_has_its_own_name_and_its_own_paths(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
     row_id = find_row(EXPECTED[case]["jobs_and_ended"], job_id)["id"]

@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.style import Style
@@ -186,6 +187,7 @@ def test_backspaces_take_their_colours_with_them() -> None:
     assert styles(b"\x1b[31mab\x1b[32m\bc") == [("a", "red"), ("c", "green")]
 
 
+@pytest.mark.slow
 @for_each(
     "unit",
     [

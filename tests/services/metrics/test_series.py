@@ -223,6 +223,7 @@ def test_metrics_that_come_later_take_their_share_of_the_cells() -> None:
     assert stored_counts(log)[1] <= 1024
 
 
+@pytest.mark.slow
 def test_ten_million_points_stay_within_their_memory() -> None:
     log = MetricLog()
     for begin in range(0, 10_000_000, 250_000):

@@ -72,6 +72,7 @@ def test_paths_and_urls_are_coloured_and_fractions_are_no_paths() -> None:
     assert paths == ["~/run_17/ckpt.pt", "../a/b", "https://example.org/x,"]
 
 
+@pytest.mark.slow
 @for_each(
     "unit",
     ["a", "1", "/", "/a", "1.", "1e", " ", "A.", "http://", "[", "w: ", "12:", "~/", '"', "_"],
