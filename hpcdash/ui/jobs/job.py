@@ -33,7 +33,7 @@ from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.jobs.table import BESIDE_COLUMNS, job_hint
 from hpcdash.ui.notes import session_notes
-from hpcdash.ui.themes import STATE_STYLES, style_name
+from hpcdash.ui.themes import style_name
 from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.lines import PlainStatic
@@ -61,10 +61,8 @@ class JobView(View):
         "job--bar",
         "job--advice",
         "job--rule",
-        *(f"job--{name}" for name in STATE_STYLES),
     }
-    DEFAULT_CSS = (
-        """
+    DEFAULT_CSS = """
     JobView > #page { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     JobView > #page > PlainStatic { width: 1fr; height: auto; }
     JobView.-beside > JobOverview { dock: right; width: 45%; }
@@ -73,10 +71,8 @@ class JobView(View):
         & > .job--bar { color: $primary; }
         & > .job--advice { color: $warning; }
         & > .job--rule { color: $scrollbar; }
+    }
     """
-        + "\n".join(f"& > .job--{name} {{ color: $state-{name}; }}" for name in STATE_STYLES)
-        + "\n}"
-    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "scroll(1)", "down", show=False, priority=True),
@@ -369,7 +365,9 @@ class JobView(View):
             return Style.null()
         if name == "title":
             return Style(bold=True)
-        return self.get_component_rich_style(f"job--{style_name(name)}", partial=True)
+        if cell_style := cells.CELL_STYLES.get(style_name(name)):
+            return self.app.stylesheet.parse_style(cell_style).rich_style
+        return self.get_component_rich_style(f"job--{name}", partial=True)
 
 
 def life_line(

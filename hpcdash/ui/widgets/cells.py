@@ -35,16 +35,17 @@ GOOD = "good"
 WARNING = "warning"
 BAD = "bad"
 ACCENT = "accent"
-CELL_STYLES: tuple[str, ...] = (
-    *STATE_STYLES,
-    *JOB_STYLES,
-    MUTED,
-    STRONG,
-    GOOD,
-    WARNING,
-    BAD,
-    ACCENT,
-)
+# Textual's style of each name.
+CELL_STYLES: Mapping[str, str] = {
+    MUTED: "$table-dim",
+    STRONG: "bold",
+    GOOD: "$success",
+    WARNING: "$warning",
+    BAD: "$error",
+    ACCENT: "$primary",
+    **{name: f"$state-{name}" for name in STATE_STYLES},
+    **{name: f"bold ${name}" for name in JOB_STYLES},
+}
 
 
 class Signs(Struct, frozen=True):

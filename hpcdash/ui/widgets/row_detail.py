@@ -10,8 +10,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from hpcdash.domain.text import visible
-from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES
-from hpcdash.ui.widgets.cells import ACCENT, BAD, GOOD, MUTED, STRONG, WARNING, Cell
+from hpcdash.ui.widgets.cells import CELL_STYLES, Cell
 from hpcdash.ui.widgets.lines import PlainStatic
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -19,16 +18,6 @@ from hpcdash.ui.widgets.table_rows import Column
 DETAIL_COLUMNS = 160
 _LABEL_CELLS = 14
 _LABELS = {"cpus": "CPUs", "gpus": "GPUs", "type": "GPU type", "by": "reason by"}
-_STYLES = {
-    MUTED: "$table-dim",
-    STRONG: "bold",
-    GOOD: "$text-success",
-    WARNING: "$text-warning",
-    BAD: "$text-error",
-    ACCENT: "$accent",
-    **{name: f"$state-{name}" for name in STATE_STYLES},
-    **{name: f"${name}" for name in JOB_STYLES},
-}
 
 
 class RowDetail(VerticalScroll):
@@ -82,4 +71,6 @@ def cell_content(cell: Cell) -> Content:
     if isinstance(cell, str):
         return Content(visible(cell))
     pieces = [cell] if isinstance(cell, tuple) else cell
-    return Content.assemble(*((visible(text), _STYLES.get(style, "")) for text, style in pieces))
+    return Content.assemble(
+        *((visible(text), CELL_STYLES.get(style, "")) for text, style in pieces)
+    )

@@ -21,7 +21,6 @@ from textual.strip import Strip
 
 from hpcdash.domain.tables import ColumnSpec, TableSpec
 from hpcdash.domain.text import ELLIPSIS, cell_width, clip_path, visible
-from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES
 from hpcdash.ui.widgets.cells import (
     CELL_STYLES,
     MUTED,
@@ -470,10 +469,8 @@ class DrawnRows(ScrollView):
         "drawn-rows--dim",
         "drawn-rows--sign",
         "drawn-rows--placeholder",
-        *(f"drawn-rows--{name}" for name in CELL_STYLES),
     }
-    DEFAULT_CSS = (
-        """
+    DEFAULT_CSS = """
     DrawnRows {
         background: $background;
         color: $foreground;
@@ -488,20 +485,8 @@ class DrawnRows(ScrollView):
         & > .drawn-rows--dim { color: $table-dim; }
         & > .drawn-rows--sign { color: $accent; text-style: bold; }
         & > .drawn-rows--placeholder { color: $table-dim; }
-        & > .drawn-rows--muted { color: $table-dim; }
-        & > .drawn-rows--strong { text-style: bold; }
-        & > .drawn-rows--good { color: $success; }
-        & > .drawn-rows--warning { color: $warning; }
-        & > .drawn-rows--bad { color: $error; }
-        & > .drawn-rows--accent { color: $primary; }
+    }
     """
-        + "\n".join(f"& > .drawn-rows--{name} {{ color: $state-{name}; }}" for name in STATE_STYLES)
-        + "\n".join(
-            f"& > .drawn-rows--{name} {{ color: ${name}; text-style: bold; }}"
-            for name in JOB_STYLES
-        )
-        + "\n}"
-    )
     placeholder: reactive[str] = reactive("")
 
     def __init__(
@@ -622,7 +607,11 @@ class DrawnRows(ScrollView):
         if style is None:
             style = self.rich_style
             for name in names:
-                style += self.get_component_rich_style(f"drawn-rows--{name}", partial=True)
+                style += (
+                    self.app.stylesheet.parse_style(CELL_STYLES[name]).rich_style
+                    if name in CELL_STYLES
+                    else self.get_component_rich_style(f"drawn-rows--{name}", partial=True)
+                )
             self._styles[names] = style
         return style
 
