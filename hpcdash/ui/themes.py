@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from colorsys import rgb_to_hls
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +140,17 @@ def load_themes(folders: Iterable[Path] = (), depth: str = "") -> dict[str, Them
     `depth` is "256" or "16" for terminals with that many colours. A folder may be missing. Raises
     ConfigError with file, line and key.
     """
-    themes: dict[str, Theme] = {}
-    for folder in (shipped_folder(), *folders):
-        for file in sorted(folder.glob("*.toml")):
-            theme = load_theme(file, depth)
-            themes[theme.name] = theme
-    return themes
+    own = (load_theme(file, depth) for folder in folders for file in _theme_files(folder))
+    return {theme.name: theme for theme in (*_shipped_themes(depth), *own)}
+
+
+@cache
+def _shipped_themes(depth: str) -> tuple[Theme, ...]:
+    return tuple(load_theme(file, depth) for file in _theme_files(shipped_folder()))
+
+
+def _theme_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.toml"))
 
 
 def load_theme(file: Path, depth: str = "") -> Theme:
