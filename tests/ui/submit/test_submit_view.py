@@ -81,6 +81,7 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert f"logswillbein{folder}" in "".join(screen_text(app).split())
 
 
+@pytest.mark.slow
 async def test_a_plain_script_is_chosen_by_a_switch_and_submitted(
     queue: QueueLab, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_plain_script_is_chosen_by_a_switch_and_submitted(
         assert "plain = true" in (folder / "request.toml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("array", ["", "0-1"])
 async def test_the_cursor_goes_to_what_was_submitted_though_the_list_changed_meanwhile(
     queue: QueueLab, tmp_path: Path, array: str
@@ -129,6 +131,7 @@ async def test_the_cursor_goes_to_what_was_submitted_though_the_list_changed_mea
         await until(pilot, lambda: app.main.view.pointed_job() == "4", "the cursor on the new job")
 
 
+@pytest.mark.slow
 async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +207,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         assert not_known in app.screen.question.notes
 
 
+@pytest.mark.slow
 async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_one_is_asked(
     queue: QueueLab, tmp_path: Path
 ) -> None:
@@ -267,6 +271,7 @@ async def test_the_key_pressed_twice_asks_once_and_submits_once(
             queue.job("2")
 
 
+@pytest.mark.slow
 async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_more(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +348,7 @@ async def test_a_batch_script_is_submitted_as_it_is_with_what_is_said_over_it(
         assert (row["name"], row["limit_seconds"]) == ("own", 300)
 
 
+@pytest.mark.slow
 async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_script_back(
     queue: QueueLab, tmp_path: Path
 ) -> None:
@@ -365,6 +371,7 @@ async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_scrip
         assert queue.ended("1").state == "completed"
 
 
+@pytest.mark.slow
 async def test_all_of_a_chain_is_the_script_that_was_asked_about(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +413,7 @@ async def test_all_of_a_chain_is_the_script_that_was_asked_about(
         assert (tmp_path / "said").read_text() == "asked\n" * 3
 
 
+@pytest.mark.slow
 async def test_what_stood_there_before_is_there_after_another_was_submitted(
     queue: QueueLab, tmp_path: Path
 ) -> None:
@@ -425,6 +433,7 @@ async def test_what_stood_there_before_is_there_after_another_was_submitted(
         assert view.form.texts() == {"name": "long-thought", "command": "python train.py"}
 
 
+@pytest.mark.slow
 async def test_a_template_with_choices_fills_the_form(queue: QueueLab, tmp_path: Path) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
@@ -440,6 +449,7 @@ async def test_a_template_with_choices_fills_the_form(queue: QueueLab, tmp_path:
         assert "--ip=127.0.0.1" in view.form.texts()["command"]
 
 
+@pytest.mark.slow
 async def test_to_open_the_form_again_and_again_asks_the_cluster_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +473,7 @@ async def test_to_open_the_form_again_and_again_asks_the_cluster_once(
         assert len(asked) == 2
 
 
+@pytest.mark.slow
 async def test_an_array_is_submitted_held_where_that_is_wanted(
     queue: QueueLab, tmp_path: Path
 ) -> None:
@@ -491,6 +502,7 @@ async def test_escape_keeps_the_draft_and_n_goes_on_with_it(tmp_path: Path) -> N
         assert form_of(pilot).form.field == "command"
 
 
+@pytest.mark.slow
 async def test_what_was_submitted_can_be_started_from_and_compared_with(
     queue: QueueLab, tmp_path: Path
 ) -> None:
@@ -711,6 +723,7 @@ async def test_queues_are_listed_with_what_is_idle_in_them(tmp_path: Path) -> No
         assert "--partition=gpu" in view.seen.script
 
 
+@pytest.mark.slow
 async def test_a_running_job_that_was_pointed_at_is_offered_to_be_waited_for(
     tmp_path: Path,
 ) -> None:
@@ -811,6 +824,7 @@ async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path)
         assert view.form.texts() == {"name": "a", "command": "b\nc", "queue": "d", "after": "7"}
 
 
+@pytest.mark.slow
 async def test_slots_are_called_by_what_the_queue_has(tmp_path: Path) -> None:
     from hpcdash.domain.offers import QueueOffer
 
