@@ -153,6 +153,7 @@ async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(
         assert rows.cursor_index is not None
 
 
+@pytest.mark.slow
 async def test_the_cursor_returns_to_its_job_among_a_hundred_thousand(before: bytes) -> None:
     async with everyone_of(before) as (app, pilot, _):
         rows = shown_rows(app)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.widgets import Input
 
 from tests.embedded.queue_lab import QueueLab
@@ -16,6 +17,7 @@ from tests.ui.submit.submit_stage import queue_app
 SIZE = (120, 34)
 
 
+@pytest.mark.slow
 async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(
     queue: QueueLab, tmp_path: Path
 ) -> None:

@@ -434,6 +434,7 @@ async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
         await until(pilot, lambda: names_in(run) == ["OTHER"])
 
 
+@pytest.mark.slow
 async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_question_goes_with_it(
     transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
@@ -469,6 +470,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         await until(pilot, lambda: names_in(run) == [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["link", "note"])
 async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_second_time(
     transport: ScriptedTransport, tmp_path: Path, run: Path, what: str
