@@ -34,6 +34,7 @@ from hpcdash.config.settings import (
     PoolSettings,
     Settings,
 )
+from hpcdash.config.site_rules import SiteRules
 from hpcdash.config.values import http_url
 from hpcdash.domain.request import Site
 from hpcdash.domain.tables import TABLES, Kind
@@ -43,6 +44,8 @@ from hpcdash.private_files import atomic_write, close_to_others
 from hpcdash.services.cluster.clock import ClusterClock, FrozenClock
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.site_rules import FILE as RULES_FILE
+from hpcdash.services.cluster.site_rules import load_site_rules
 from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
@@ -295,12 +298,20 @@ def connection_pool(prompter: Prompter, use: BrokerUse | None = None) -> Connect
 
 
 def _transport(
-    cluster: ClusterSettings, pool: ConnectionPool, backends: Sequence[Backend]
+    cluster: ClusterSettings,
+    pool: ConnectionPool,
+    backends: Sequence[Backend],
+    *,
+    is_shared: bool,
 ) -> Transport:
-    """The transport to a cluster; to a URL behind a login node through that node's connection."""
+    """The transport to a cluster; to a URL behind a login node through that node's connection.
+
+    Without `is_shared` the broker is not used.
+    """
     if not cluster.url:
         logins = [cluster.ssh, *cluster.other_logins] if cluster.ssh else []
-        return pool.transport(cluster.transport, "\n".join(map(str, logins)), cluster.path)
+        kind = cluster.transport if is_shared or cluster.transport != "ssh" else "own ssh"
+        return pool.transport(kind, "\n".join(map(str, logins)), cluster.path)
     from hpcdash.services.logs.file import file_readers
     from hpcdash.services.watch.facts import facts_log_positions, facts_script
     from hpcdash.transport.http import HttpTransport
@@ -391,10 +402,18 @@ def build_session(
 ) -> ClusterSession:
     """Build a cluster's store and poller, without a query."""
     backends = cluster_backends(cluster)
-    transport = _transport(cluster, pool, backends)
     is_queue = backends[0].name == EMBEDDED
+    cache = snapshot_cache(cluster, backends)
+    rules = None
+    if not is_queue and not cluster.url:
+        known = load_site_rules(cache.folder / RULES_FILE)
+        rules = known.rules if known is not None else SiteRules()
+    transport = _transport(cluster, pool, backends, is_shared=rules is None or rules.broker)
     if is_queue:
         set_slots(queue_folder(), cluster.embedded)
+    requested = cluster
+    if rules is not None:
+        cluster = replace(cluster, poll=rules.limit(cluster.poll))
     pace = cluster_queue_pace(cluster) if is_queue else cluster_pace(cluster)
     ceiling = cluster.poll.commands_per_minute
     if is_queue and ceiling == PollSettings().commands_per_minute:
@@ -405,12 +424,21 @@ def build_session(
         backends,
         clock=ClusterClock(),
         budget=CommandBudget(ceiling),
-        cache=snapshot_cache(cluster, backends),
+        cache=cache,
         scripts=ScriptStore(state_root() / "scripts"),
         state_folder=state_root(),
         user=cluster.user or "",
         title=cluster.title,
+        site=rules,
     )
+    poller = Poller(store, pace)
+
+    def hold_to_site_rules() -> None:
+        poll = store.site.limit(requested.poll)
+        poller.pace = cluster_pace(replace(requested, poll=poll))
+        store.budget.ceiling = poll.commands_per_minute
+
+    store.on_site_rules = hold_to_site_rules
     origin = (
         f"{_origin(cluster)}, polled every {pace.seconds[Kind.MINE]:g} s"
         if is_queue
@@ -423,13 +451,13 @@ def build_session(
     launches = Launches(store, launch, state_root(), pools)
     return ClusterSession(
         store,
-        Poller(store, pace),
+        poller,
         Actions(store, journal()),
         launches,
         origin,
         zone,
         pools=pools,
-        settings=cluster,
+        settings=requested,
     )
 
 

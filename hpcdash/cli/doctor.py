@@ -28,6 +28,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
+from hpcdash.config.site_rules import SITE_FILE
 from hpcdash.domain.checks import Check
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.tables import Kind
@@ -89,6 +90,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
             if broker_use(common, settings) is not None and cluster.transport == "ssh":
                 checks.append(await _broker_check(session.store.transport))
             if is_reached:
+                checks.extend(_site_checks(session.store))
                 with contextlib.suppress(HpcdashError):
                     await fetch_site_clusters(session.store)
             return is_reached
@@ -118,6 +120,15 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         sys.exit(EXIT_UNREACHABLE)
     if not all(check.ok for check in checks):
         sys.exit(EXIT_REFUSED)
+
+
+def _site_checks(store: ClusterStore) -> list[Check]:
+    """Check the rules of the site, if it has any."""
+    if store.site_problem:
+        return [Check("site's rules", False, store.site_problem, "Tell the cluster's support.")]
+    if said := store.site.describe():
+        return [Check("site's rules", True, f"{SITE_FILE}: {'; '.join(said)}")]
+    return []
 
 
 async def _broker_check(transport: Transport) -> Check:

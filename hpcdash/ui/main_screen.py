@@ -368,12 +368,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             self.view.notes_changed()
 
     def _show_login_message(self) -> None:
-        """Show a host's banner once, for a while: the login was too quick to read it."""
-        name = self.session.name
-        health = self.session.store.transport.health
-        if health.state == "connected" and health.text != self._login_texts.get(name, ""):
-            self._login_texts[name] = health.text
-            self.notice(beginning(health.text, _NOTICE_LINES))
+        """Show a host's banner once, for a while: the login was too quick to read it.
+
+        So are problems of the site's rules.
+        """
+        name, store = self.session.name, self.session.store
+        text = "\n".join(filter(None, (store.site_problem, store.transport.health.text)))
+        is_connected = store.transport.health.state == "connected"
+        if is_connected and text != self._login_texts.get(name, ""):
+            self._login_texts[name] = text
+            self.notice(beginning(text, _NOTICE_LINES))
 
     @on(View.CrumbsChanged)
     def _crumbs_changed(self, event: View.CrumbsChanged) -> None:

@@ -19,6 +19,7 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.config.site_rules import SiteRules
 from hpcdash.domain.columns import column_text, has_state
 from hpcdash.domain.diff import lost_nodes
 from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_number
@@ -134,7 +135,11 @@ class ClusterStore:
         state_folder: Path | None = None,
         user: str = "",
         title: str = "",
+        site: SiteRules | None = None,
     ) -> None:
+        """`site` are the rules of its site, as far as they are known; None where it has no login
+        node.
+        """
         self.name = name
         self.title = title or name
         self.transport = transport
@@ -182,6 +187,12 @@ class ClusterStore:
         """Reason of each queue that refuses all jobs of the user, as far as that was queried."""
         self._departures = JobTracker(self)
         self._queries = QueryRunner(self)
+        self._has_login_node = site is not None
+        self.site = site or SiteRules()
+        self.site_problem = ""
+        """Why the site's rules are ignored; '' if they are not."""
+        self.on_site_rules: Callable[[], None] = lambda: None
+        """Called when the site's rules were read."""
 
     def cache_file(self, name: str) -> Path | None:
         """Return the path of a file in the cluster's folder of cached facts; None if there is none."""
@@ -307,6 +318,7 @@ class ClusterStore:
                     self.probe = await self._queries.with_login_environment(self._find_scheduler)
                     self._forget_other_schedulers()
                     self._adjust_clock(self.probe.clock_epoch_seconds, queried_at)
+                    await self._read_site_rules()
             except HpcdashError as error:
                 self.connection_error = error
                 self.notify_health()
@@ -315,6 +327,16 @@ class ClusterStore:
                 self.connection_error = None
                 self.notify_health()
             return self.probe
+
+    async def _read_site_rules(self) -> None:
+        if not self._has_login_node:
+            return
+        from hpcdash.services.cluster.site_rules import FILE, fetch_site_rules
+
+        known = await fetch_site_rules(self.run_query, self.cache_file(FILE))
+        if known is not None:
+            self.site, self.site_problem = known.rules, known.problem
+            self.on_site_rules()
 
     def _adjust_clock(self, reported: float | None, queried_at: float) -> None:
         """Adjust the clock to the cluster's; a recording has the cluster's own."""

@@ -269,8 +269,12 @@ async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
 
 async def _known(store: ClusterStore) -> Offers:
     """Build offers from the store's tables, in a thread: thousands of nodes take milliseconds."""
-    return await asyncio.to_thread(
+    offers = await asyncio.to_thread(
         build_offers, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now()
+    )
+    hidden = store.site.hidden_queues
+    return replace(
+        offers, queues=tuple(queue for queue in offers.queues if queue.name not in hidden)
     )
 
 

@@ -58,7 +58,8 @@ async def fetch_storage(
     await store.open()
     quotas: Sequence[SiteQuota] = ()
     problem: HpcdashError | None = None
-    command = session.settings.quota_command if session.settings is not None else ()
+    own = session.settings.quota_command if session.settings is not None else ()
+    command = own or store.site.quota_command
     if command:
         try:
             quotas = await store.run_query(quota_query(command))

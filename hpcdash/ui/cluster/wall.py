@@ -120,7 +120,7 @@ class SlotWall(PlainStatic):
         if not lines or nodes is None:
             self.display = False
             return False
-        tables = (nodes.table, mine and mine.table)
+        tables = (nodes.table, mine.table if mine is not None else None)
         if not self._tables or not all(map(is_, tables, self._tables)):
             self._tables = tables
             if store is not self._store:
