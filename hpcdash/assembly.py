@@ -411,9 +411,6 @@ def build_session(
     transport = _transport(cluster, pool, backends, is_shared=rules is None or rules.broker)
     if is_queue:
         set_slots(queue_folder(), cluster.embedded)
-    requested = cluster
-    if rules is not None:
-        cluster = replace(cluster, poll=rules.limit(cluster.poll))
     pace = cluster_queue_pace(cluster) if is_queue else cluster_pace(cluster)
     ceiling = cluster.poll.commands_per_minute
     if is_queue and ceiling == PollSettings().commands_per_minute:
@@ -432,13 +429,9 @@ def build_session(
         site=rules,
     )
     poller = Poller(store, pace)
-
-    def hold_to_site_rules() -> None:
-        poll = store.site.limit(requested.poll)
-        poller.pace = cluster_pace(replace(requested, poll=poll))
-        store.budget.ceiling = poll.commands_per_minute
-
-    store.on_site_rules = hold_to_site_rules
+    if rules is not None:
+        store.on_site_rules = partial(_apply_site_rules, store, poller, cluster)
+        store.on_site_rules()
     origin = (
         f"{_origin(cluster)}, polled every {pace.seconds[Kind.MINE]:g} s"
         if is_queue
@@ -457,8 +450,14 @@ def build_session(
         origin,
         zone,
         pools=pools,
-        settings=requested,
+        settings=cluster,
     )
+
+
+def _apply_site_rules(store: ClusterStore, poller: Poller, cluster: ClusterSettings) -> None:
+    poll = store.site.limit(cluster.poll)
+    poller.pace = cluster_pace(replace(cluster, poll=poll))
+    store.budget.ceiling = poll.commands_per_minute
 
 
 def snapshot_cache(

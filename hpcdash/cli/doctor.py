@@ -90,7 +90,12 @@ def run_doctor(common: CommonOptions, form: str) -> None:
             if broker_use(common, settings) is not None and cluster.transport == "ssh":
                 checks.append(await _broker_check(session.store.transport))
             if is_reached:
-                checks.extend(_site_checks(session.store))
+                store = session.store
+                if store.site_problem:
+                    step = "Tell the cluster's support."
+                    checks.append(Check("site's rules", False, store.site_problem, step))
+                elif rules := store.site.describe():
+                    checks.append(Check("site's rules", True, f"{SITE_FILE}: {'; '.join(rules)}"))
                 with contextlib.suppress(HpcdashError):
                     await fetch_site_clusters(session.store)
             return is_reached
@@ -120,15 +125,6 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         sys.exit(EXIT_UNREACHABLE)
     if not all(check.ok for check in checks):
         sys.exit(EXIT_REFUSED)
-
-
-def _site_checks(store: ClusterStore) -> list[Check]:
-    """Check the rules of the site, if it has any."""
-    if store.site_problem:
-        return [Check("site's rules", False, store.site_problem, "Tell the cluster's support.")]
-    if said := store.site.describe():
-        return [Check("site's rules", True, f"{SITE_FILE}: {'; '.join(said)}")]
-    return []
 
 
 async def _broker_check(transport: Transport) -> Check:

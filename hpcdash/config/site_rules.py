@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.config import values
 from hpcdash.config.document import parse_document
@@ -22,7 +23,15 @@ from hpcdash.config.values import Flag
 
 SITE_FILE = PurePosixPath("/etc/hpcdash/site.toml")
 # The bounds of [poll] in config.toml, which limit nothing.
-_ANY_POLL = PollSettings(3.0, 3.0, 3.0, 3.0, 1.0, 600, 0.1)
+_ANY_POLL = PollSettings(
+    mine_seconds=3.0,
+    everyone_seconds=3.0,
+    nodes_seconds=3.0,
+    history_seconds=3.0,
+    unfocused_factor=1.0,
+    commands_per_minute=600,
+    controller_share=0.1,
+)
 
 
 class SiteRules(Struct, frozen=True):
@@ -50,16 +59,16 @@ class SiteRules(Struct, frozen=True):
 
     def describe(self) -> list[str]:
         """Return the rules in words; [] for none."""
-        said = []
+        lines = []
         for name in PollSettings.__struct_fields__:
             value = getattr(self.poll, name)
             if value != getattr(_ANY_POLL, name):
-                said.append(f"poll.{name} = {value:g}")
+                lines.append(f"poll.{name} = {value:g}")
         if self.hidden_queues:
-            said.append(f"hidden queues: {', '.join(self.hidden_queues)}")
+            lines.append(f"hidden queues: {', '.join(self.hidden_queues)}")
         if self.quota_command:
-            said.append(f"quotas by {self.quota_command[0]}")
-        return said if self.broker else [*said, "no broker"]
+            lines.append(f"quotas by {self.quota_command[0]}")
+        return lines if self.broker else [*lines, "no broker"]
 
 
 def parse_site_rules(text: str) -> SiteRules:
@@ -67,11 +76,7 @@ def parse_site_rules(text: str) -> SiteRules:
     file = str(SITE_FILE)
     root = Table(parse_document(text, file), lambda key, path, known: did_you_mean(key, known))
     fit: Mapping[str, Any] = root.fit(SiteRules)
-    poll = build(PollSettings, {**_bounds(), **root.table("poll").fit(PollSettings)})
+    poll = replace(_ANY_POLL, **root.table("poll").fit(PollSettings))
     if root.problems:
         raise ConfigProblems(file, located(text, root.problems))
     return build(SiteRules, fit, poll=poll)
-
-
-def _bounds() -> dict[str, object]:
-    return {name: getattr(_ANY_POLL, name) for name in PollSettings.__struct_fields__}

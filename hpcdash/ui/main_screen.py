@@ -372,7 +372,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
         So are problems of the site's rules.
         """
-        name, store = self.session.name, self.session.store
+        name = self.session.name
+        store = self.session.store
         text = "\n".join(filter(None, (store.site_problem, store.transport.health.text)))
         is_connected = store.transport.health.state == "connected"
         if is_connected and text != self._login_texts.get(name, ""):

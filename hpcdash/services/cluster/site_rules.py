@@ -64,11 +64,11 @@ async def fetch_site_rules(run_query: RunRulesQuery, file: Path | None) -> Known
     try:
         text, problem = await run_query(rules_query())
         parse_site_rules(text)
+        found = KnownRules(text, problem, now)
     except UnreachableError:
         raise
     except HpcdashError as error:
-        text, problem = "", f"ignored: {str(error).partition(chr(10))[0]}"
-    found = KnownRules(text, problem, now)
+        found = KnownRules("", f"ignored: {str(error).partition(chr(10))[0]}", now)
     with contextlib.suppress(OSError):
         make_folder(file.parent)
         atomic_write(file, msgspec.json.encode(found))

@@ -335,7 +335,8 @@ class ClusterStore:
 
         known = await fetch_site_rules(self.run_query, self.cache_file(FILE))
         if known is not None:
-            self.site, self.site_problem = known.rules, known.problem
+            self.site = known.rules
+            self.site_problem = known.problem
             self.on_site_rules()
 
     def _adjust_clock(self, reported: float | None, queried_at: float) -> None:
