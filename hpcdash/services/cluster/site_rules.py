@@ -13,16 +13,17 @@ from msgspec import Struct
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.config.site_rules import SITE_FILE, SiteRules, parse_site_rules
 from hpcdash.domain.text import decode
-from hpcdash.errors import HpcdashError, UnreachableError, UnreadableOutput
+from hpcdash.errors import ConfigError, HpcdashError, UnreadableOutput
 from hpcdash.private_files import atomic_write, make_folder
 from hpcdash.shell_files import shell_text
 
 RunRulesQuery = Callable[[Query[tuple[str, str]]], Awaitable[tuple[str, str]]]
 FILE = "site-rules.json"
-_EVERY_SECONDS = 86_400.0
+EVERY_SECONDS = 86_400.0
 _MAX_BYTES = 64 << 10
 _UNSAFE = (
-    f"ignored: {SITE_FILE} and its folder must be root's, writable by nobody else, and no links"
+    f"ignored: {SITE_FILE} and its folder must be root's, readable by all, writable by nobody "
+    "else, and no links"
 )
 
 
@@ -53,21 +54,19 @@ def load_site_rules(file: Path | None) -> KnownRules | None:
 async def fetch_site_rules(run_query: RunRulesQuery, file: Path | None) -> KnownRules | None:
     """Return the rules of a site, read at most once a day and kept in a file; None without one.
 
-    Raises the errors of an unreachable cluster.
+    Raises HpcdashError if they cannot be read now.
     """
     if file is None:
         return None
     known = load_site_rules(file)
     now = time.time()
-    if known is not None and 0 <= now - known.at < _EVERY_SECONDS:
+    if known is not None and 0 <= now - known.at < EVERY_SECONDS:
         return known
+    text, problem = await run_query(rules_query())
     try:
-        text, problem = await run_query(rules_query())
         parse_site_rules(text)
         found = KnownRules(text, problem, now)
-    except UnreachableError:
-        raise
-    except HpcdashError as error:
+    except ConfigError as error:
         found = KnownRules("", f"ignored: {str(error).partition(chr(10))[0]}", now)
     with contextlib.suppress(OSError):
         make_folder(file.parent)
@@ -85,7 +84,7 @@ def rules_query(folder: str = str(SITE_FILE.parent)) -> Query[tuple[str, str]]:
             return "", ""
         if word == b"unsafe":
             return "", _UNSAFE
-        if not mark or word != b"rules":
+        if not mark or word != b"rules" or answer.status != 0:
             raise UnreadableOutput("the site's rules could not be read", argv=answer.argv)
         if len(text) > _MAX_BYTES:
             return "", f"ignored: {SITE_FILE} is larger than 64 KiB"

@@ -72,6 +72,7 @@ _MAX_PATIENCE = 2
 _MAX_NODE_EVENTS = 500
 # A clock that was set by less is not noticed before the next connection.
 _CLOCK_STEP_SECONDS = 30.0
+_RULES_RETRY_SECONDS = 600.0
 
 
 class Changed(Struct, frozen=True):
@@ -187,7 +188,8 @@ class ClusterStore:
         """Reason of each queue that refuses all jobs of the user, as far as that was queried."""
         self._departures = JobTracker(self)
         self._queries = QueryRunner(self)
-        self._has_login_node = site is not None
+        # Time of the next read of the site's rules (monotonic).
+        self._rules_due_at = float("inf") if site is None else float("-inf")
         self.site = site or SiteRules()
         self.site_problem = ""
         """Why the site's rules are ignored; '' if they are not."""
@@ -318,7 +320,7 @@ class ClusterStore:
                     self.probe = await self._queries.with_login_environment(self._find_scheduler)
                     self._forget_other_schedulers()
                     self._adjust_clock(self.probe.clock_epoch_seconds, queried_at)
-                    await self._read_site_rules()
+                await self._read_site_rules()
             except HpcdashError as error:
                 self.connection_error = error
                 self.notify_health()
@@ -329,11 +331,17 @@ class ClusterStore:
             return self.probe
 
     async def _read_site_rules(self) -> None:
-        if not self._has_login_node:
+        """Read the rules if they are a day old; where they cannot be read, the known ones hold."""
+        if time.monotonic() < self._rules_due_at:
             return
-        from hpcdash.services.cluster.site_rules import FILE, fetch_site_rules
+        from hpcdash.services.cluster.site_rules import EVERY_SECONDS, FILE, fetch_site_rules
 
-        known = await fetch_site_rules(self.run_query, self.cache_file(FILE))
+        self._rules_due_at = time.monotonic() + _RULES_RETRY_SECONDS
+        try:
+            known = await fetch_site_rules(self.run_query, self.cache_file(FILE))
+        except HpcdashError:
+            return
+        self._rules_due_at = time.monotonic() + EVERY_SECONDS
         if known is not None:
             self.site = known.rules
             self.site_problem = known.problem

@@ -619,7 +619,9 @@ def _clusters(chosen: Sequence[tuple[ActionChoice, ClusterSession]]) -> str:
 
 def _queues(session: ClusterSession) -> tuple[str, ...]:
     table = session.store.table(Kind.QUEUES)
-    return () if table is None else tuple(map(visible, table["name"].to_pylist()))
+    names = [] if table is None else table["name"].to_pylist()
+    hidden = session.store.site.hidden_queues
+    return tuple(visible(name) for name in names if name not in hidden)
 
 
 def _qos(session: ClusterSession) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.config.site_rules import SiteRules
@@ -141,18 +143,13 @@ async def test_the_file_is_read_once_a_day(tmp_path: Path, monkeypatch: pytest.M
 @for_each(
     "answer,words",
     [
-        (
-            "hpcdash site rules\n[poll]\nmine_seconds = 0\n",
-            "/etc/hpcdash/site.toml:2: poll.mine_seconds",
-        ),
+        ("hpcdash site rules\n[poll]\nmine_seconds = 0\n", "site.toml:2: poll.mine_seconds"),
         ("hpcdash site rules\n\xff\x00 = 1\n", "site.toml"),
         ("hpcdash site unsafe\n", "must be root's"),
-        ("nothing of the kind\n", "could not be read"),
-        ((127, b"", b"sh: not found"), "could not be read"),
     ],
 )
 async def test_a_file_with_problems_is_ignored_and_they_are_kept_for_the_day(
-    answer: str | tuple[int, bytes, bytes], words: str, tmp_path_factory: pytest.TempPathFactory
+    answer: str, words: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("cache")
     transport = ScriptedTransport()
@@ -164,6 +161,55 @@ async def test_a_file_with_problems_is_ignored_and_they_are_kept_for_the_day(
         assert words in store.site_problem
         assert store.site_problem.startswith("ignored: ")
     assert transport.count(SCRIPT) == 1
+
+
+@for_each(
+    "failure",
+    ["nothing of the kind\n", (127, b"", b"sh: not found"), (1, b"hpcdash site rules\n", b"head")],
+)
+async def test_where_it_cannot_be_read_now_the_known_rules_hold_and_it_is_read_later(
+    failure: str | tuple[int, bytes, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    transport = ScriptedTransport()
+    transport.answers[SCRIPT] = f"hpcdash site rules\n{TEXT}"
+    await store_of(folder, transport).open()
+    [file] = folder.rglob(FILE)
+    old = load_site_rules(file)
+    assert old is not None
+    file.write_bytes(msgspec.json.encode(replace(old, at=0.0)))
+    transport.answers[SCRIPT] = failure
+    store = store_of(folder, transport)
+    store.site = old.rules
+    await store.open()
+    assert store.site.poll.mine_seconds == 30.0
+    transport.answers[SCRIPT] = "hpcdash site none\n"
+    store._rules_due_at = 0.0
+    await store.open()
+    assert store.site == SiteRules()
+
+
+def test_polls_and_commands_are_held_to_the_rules_that_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcdash.assembly import build_session, connection_pool
+    from hpcdash.config.destination import parse_ssh_destination
+    from hpcdash.config.settings import ClusterSettings, PollSettings
+    from hpcdash.transport.prompter import TerminalPrompter
+
+    monkeypatch.setenv("HPCDASH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "state"))
+    quick = PollSettings(mine_seconds=5.0, history_seconds=900.0, commands_per_minute=60)
+    juno = ClusterSettings(
+        "juno", "juno", "ssh", parse_ssh_destination("juno"), backend="slurm", poll=quick
+    )
+    session = build_session(juno, connection_pool(TerminalPrompter()))
+    assert session.poller.pace.seconds[Kind.MINE] == 5.0
+    session.store.site = SiteRules(PollSettings(mine_seconds=30.0, commands_per_minute=10))
+    session.store.on_site_rules()
+    pace = session.poller.pace.seconds
+    assert (pace[Kind.MINE], pace[Kind.HISTORY]) == (30.0, 900.0)
+    assert session.store.budget.ceiling == 10
 
 
 @for_each("kept", [b"", b"[]", b'{"text": "a = 1", "problem": "", "at": 0}', b"\xff" * 99])
