@@ -29,7 +29,7 @@ _CONNECTION_TEXTS = {
 }
 _LOGIN_LINES = 3
 # Longer waits for an answer are shown.
-_SLOW_ANSWER_SECONDS = 4.0
+_SLOW_ANSWER_SECONDS = 3.0
 # More jobs and arrays at once are announced in one line.
 _MAX_ANNOUNCED = 4
 _NAME_CELLS = 40
@@ -126,10 +126,12 @@ def _freshness(session: ClusterSession, view: View) -> StatusPart:
         age = f"from the last run, {age}"
     seconds = session.poller.unanswered_seconds()
     is_live = False
-    if state != "connected":
+    if state == "connecting" and snapshot is not None and not snapshot.cached:
+        text = "line lost, retrying"
+    elif state != "connected":
         text = _CONNECTION_TEXTS.get(state, state)
     elif seconds >= _SLOW_ANSWER_SECONDS:
-        text = f"no response for {seconds:.0f} s"
+        text = f"no answer for {seconds:.0f} s"
     elif shown_error(session, view) is not None:
         # The login node answers, but the query failed.
         text = "last poll failed"

@@ -58,10 +58,15 @@ POINTS = ("called", "answered", "printed", "looked")
 class CutLine:
     """A TCP relay on loopback to a port here.
 
-    `up` is towards that port; bytes are counted over all connections.
+    `up` is towards that port; bytes are counted over all connections. `delay_seconds` is added each
+    way, and no more than `bytes_per_second` pass each way.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(
+        self, port: int, *, delay_seconds: float = 0.0, bytes_per_second: float = 0.0
+    ) -> None:
+        self.delay_seconds = delay_seconds
+        self.bytes_per_second = bytes_per_second
         self.port = 0
         self.connections = 0
         self.bytes_down = 0
@@ -94,6 +99,7 @@ class CutLine:
         sink: asyncio.StreamWriter,
         flows: asyncio.Event,
     ) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while chunk := await source.read(_CHUNK_BYTES):
                 self.bytes_down += len(chunk) if way == "down" else 0
@@ -107,12 +113,17 @@ class CutLine:
                         chunk = chunk[left:]
                         self._at_end()
                 await flows.wait()
-                sink.write(chunk)
-                await sink.drain()
+                if self.bytes_per_second:
+                    await asyncio.sleep(len(chunk) / self.bytes_per_second)
+                if self.delay_seconds:
+                    loop.call_later(self.delay_seconds, sink.write, chunk)
+                else:
+                    sink.write(chunk)
+                    await sink.drain()
         except OSError:
             pass
         finally:
-            sink.close()
+            loop.call_later(self.delay_seconds, sink.close)
 
     def cut_after(self, way: str, count: int) -> None:
         """Let that many more bytes through, `up` or `down`; the next one cuts the line in its

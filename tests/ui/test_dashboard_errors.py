@@ -251,6 +251,20 @@ async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> N
         await until(pilot, lambda: not banner_of(app))
 
 
+async def test_a_line_that_is_reopened_by_itself_is_told_as_lost() -> None:
+    transport, approved, _ = waiting_transport()
+    approved.set()
+    app = HpcdashApp([answering(transport)])
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: shown_rows(app).row_count)
+        shown = ids_of(app)
+        transport.health.state = "connecting"
+        await until(pilot, lambda: "line lost, retrying" in screen_text(app))
+        assert ids_of(app) == shown
+        transport.health.state = "connected"
+        await until(pilot, lambda: "line lost" not in screen_text(app))
+
+
 async def test_rows_that_could_not_be_read_are_counted_and_shown_on_request() -> None:
     app = dashboard("garbage")
     async with app.run_test(size=USUAL) as pilot:
