@@ -9,6 +9,7 @@ import pytest
 
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.request import read_request
+from hpcdash.config.site_rules import parse_site_rules
 from hpcdash.web.api.tokens import parse_tokens
 from tests.support.code_blocks import PAGES, Block, PageFolder, commands_of, page_blocks
 from tests.support.command_words import read_words
@@ -37,6 +38,8 @@ def test_settings_are_read_by_what_reads_them(block: Block) -> None:
         read_request(block.text.partition("\n[template]\n")[0])
     elif block.file == "api-tokens.toml":
         parse_tokens(block.text, block.file)
+    elif block.file == "site.toml":
+        parse_site_rules(block.text)
     else:
         settings_from_text(block.text, Path("config.toml"))
 
