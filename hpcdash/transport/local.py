@@ -275,7 +275,8 @@ def _start_failure(error: OSError) -> tuple[int, str]:
 class ProcessStream:
     """A running program's stdout.
 
-    `stderr` is the end of its error output, `status` its exit status, None while it runs.
+    `stderr` is the end of its error output, complete once stdout has ended; `status` is its exit
+    status, None while it runs.
     """
 
     def __init__(
@@ -289,6 +290,7 @@ class ProcessStream:
         self._stdout = stdout
         self._stdin = stdin
         self.stderr = b""
+        self.gathering: asyncio.Task[None] | None = None
 
     @property
     def status(self) -> int | None:
@@ -310,6 +312,8 @@ class ProcessStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while chunk := await self._stdout.read(_STREAM_CHUNK_BYTES):
             yield chunk
+        if self.gathering is not None:
+            await asyncio.wait({self.gathering}, timeout=_DRAIN_SECONDS)
 
     async def gather(self, stderr: asyncio.StreamReader) -> None:
         """Read all of stderr, so that the program is never blocked, and store its end."""
@@ -359,17 +363,18 @@ async def stream_process(
         yield EmptyStream(status, f"{argv[0]}: {reason}\n".encode())
         return
     with closing(child):
-        gathering: asyncio.Task[None] | None = None
+        stream: ProcessStream | None = None
         try:
             stdin = await child.stdin_writer() if keep_stdin_open else None
             stream = ProcessStream(child, await child.read(1, _STREAM_CHUNK_BYTES), stdin)
-            gathering = asyncio.create_task(stream.gather(await child.read(2, _STREAM_CHUNK_BYTES)))
+            stderr = await child.read(2, _STREAM_CHUNK_BYTES)
+            stream.gathering = asyncio.create_task(stream.gather(stderr))
             yield stream
         finally:
             await child.terminate()
-            if gathering is not None:
-                await asyncio.wait({gathering}, timeout=_DRAIN_SECONDS)
-                gathering.cancel()
+            if stream is not None and stream.gathering is not None:
+                await asyncio.wait({stream.gathering}, timeout=_DRAIN_SECONDS)
+                stream.gathering.cancel()
 
 
 class _PtyProtocol(asyncio.StreamReaderProtocol):

@@ -86,6 +86,14 @@ async def test_a_command_ends_with_the_context_of_its_pipe(
     await one.close()
 
 
+async def test_error_output_is_complete_once_the_output_has_ended() -> None:
+    async with LocalTransport().open_pipe(
+        ("sh", "-c", "exec >&-; sleep 0.2; echo late >&2")
+    ) as pipe:
+        assert [chunk async for chunk in pipe] == []
+        assert pipe.stderr == b"late\n"
+
+
 async def test_a_node_that_ssh_does_not_reach_is_an_empty_pipe_with_its_message(
     transport: Callable[[str, str], Transport],
 ) -> None:
