@@ -93,9 +93,9 @@ def run_doctor(common: CommonOptions, form: str) -> None:
                 store = session.store
                 if store.site_problem:
                     step = "Tell the cluster's support."
-                    checks.append(Check("site's rules", False, store.site_problem, step))
+                    checks.append(Check("site rules", False, store.site_problem, step))
                 elif rules := store.site.describe():
-                    checks.append(Check("site's rules", True, f"{SITE_FILE}: {'; '.join(rules)}"))
+                    checks.append(Check("site rules", True, f"{SITE_FILE}: {'; '.join(rules)}"))
                 with contextlib.suppress(HpcdashError):
                     await fetch_site_clusters(session.store)
             return is_reached

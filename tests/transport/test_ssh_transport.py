@@ -182,20 +182,6 @@ async def test_nothing_is_left_running_when_the_line_goes(
     await line.stop()
 
 
-async def test_a_cut_line_is_told_and_reopened_without_a_command(
-    own_sshd: Sshd, user: str, tmp_path: Path
-) -> None:
-    line = CutLine(own_sshd.port)
-    await line.start()
-    async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
-        await transport.connect()
-        line.cut()
-        await until(lambda: transport.health.state in ("lost", "connecting"), "the loss")
-        await until(lambda: transport.health.state == "connected", "the next connection")
-        assert (line.connections, transport.logins) == (2, 2)
-    await line.stop()
-
-
 async def test_a_stdin_that_was_cut_off_never_looks_complete(
     own_sshd: Sshd, user: str, tmp_path: Path
 ) -> None:

@@ -341,7 +341,8 @@ class ClusterStore:
             known = await fetch_site_rules(self.run_query, self.cache_file(FILE))
         except HpcdashError:
             return
-        self._rules_due_at = time.monotonic() + EVERY_SECONDS
+        age_seconds = time.time() - known.at if known is not None else 0.0
+        self._rules_due_at = time.monotonic() + max(0.0, EVERY_SECONDS - age_seconds)
         if known is not None:
             self.site = known.rules
             self.site_problem = known.problem

@@ -273,14 +273,12 @@ class GroupHeading(PlainStatic, can_focus=True):
         self._folded = folded
         self.title = title
         self.is_open = is_open
-        self._summary = ""
 
     def on_mount(self) -> None:
         self.summarize("")
 
     def summarize(self, summary: str) -> None:
         """Show a summary of the fields while they are folded."""
-        self._summary = summary
         sign = "▾" if self.is_open else "▸"
         text = Text(f"{sign} {self.title}", no_wrap=True, overflow="ellipsis")
         if summary and not self.is_open:
@@ -289,7 +287,6 @@ class GroupHeading(PlainStatic, can_focus=True):
 
     def open(self, is_open: bool) -> AwaitMount:
         self.is_open = is_open
-        self.summarize(self._summary)
         return self._folded()
 
     async def action_fold(self) -> None:
@@ -490,7 +487,6 @@ class FormPage(VerticalScroll, can_focus=False):
         for group in self._groups:
             if any(row.field.name == name for row in group.rows):
                 group.heading.open(True)
-                group.show_way(self.way)
         row = self._rows[name]
         if row.is_mounted:
             self.screen.set_focus(row.editor)

@@ -64,7 +64,7 @@ class PlainStatic(Static):
         super().__init__(content, id=id, classes=classes, markup=False)
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
-        """Show other content; the same text lays out nothing."""
+        """Show other content; nothing is drawn for the same text."""
         shown = self.content
         is_same = content == shown and isinstance(content, str | Text)
         if not is_same or getattr(content, "style", "") != getattr(shown, "style", ""):
@@ -85,15 +85,9 @@ class Line(PlainStatic):
     Line { height: 1; width: 1fr; padding: 0 1; }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self._shown: Text | None = None
-
     def set_text(self, text: Text) -> None:
-        if self._shown is None or text.markup != self._shown.markup:
-            self._shown = text
-            # The line keeps its size, so no other widget moves.
-            self.update(text, layout=False)
+        # The line keeps its size, so no other widget moves.
+        self.update(text, layout=False)
 
 
 class ClickableLine(Line):
